@@ -1,0 +1,69 @@
+//! The contract a backend implements.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Capabilities, Commit, Committed, Page, Query, Watch, WatchRequest};
+use crate::{Key, Object, Result};
+
+/// One place where objects are kept.
+///
+/// Requests arrive validated against [`Capabilities::limits`] and against what the backend declares
+/// to support; [`super::Store`] sees to that. Dropping a future abandons the wait, not necessarily
+/// the work: a commit whose future was dropped may still be applied.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// What this backend does atomically, how durable it is, and its limits.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The object, if it is there and has not expired.
+    ///
+    /// Linearizable: sees every commit acknowledged before the call.
+    async fn get(&self, key: &Key) -> Result<Option<Object>>;
+
+    /// One page of objects in bytewise order of id, with the store's revision at that instant.
+    ///
+    /// Across pages, an object that exists throughout appears exactly once.
+    async fn list(&self, query: &Query) -> Result<Page>;
+
+    /// Applies all writes if all conditions hold, at one instant, else nothing.
+    ///
+    /// The error is that of the first condition that fails, checks before writes, each in order,
+    /// then of the first name that is taken. [`crate::Error::Unknown`] is the only error after which
+    /// something may have been applied.
+    async fn commit(&self, commit: Commit) -> Result<Committed>;
+
+    /// Starts the life of each object anew, if its revision is still the one given.
+    ///
+    /// Items stand alone: one that fails does not hold up the others. Changes no version and, where
+    /// [`Capabilities::touch_keeps_revision`], no revision; watchers are not woken then.
+    async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>>;
+
+    /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
+    async fn watch(&self, request: &WatchRequest) -> Result<Watch>;
+
+    /// Finishes what was accepted and stops background work. Later calls are `Unavailable`.
+    async fn close(&self) {}
+}
+
+/// A request to prolong one object's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The object.
+    pub key: Key,
+    /// The revision it must still have.
+    pub revision: u64,
+    /// Its life from now, by the store's clock.
+    pub ttl: Duration,
+}
+
+/// What a touch achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// The revision to give with the next touch: the same one where
+    /// [`Capabilities::touch_keeps_revision`], else the one this touch drew.
+    pub revision: u64,
+    /// The life granted, at least the one asked for.
+    pub ttl: Duration,
+}

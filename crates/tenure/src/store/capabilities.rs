@@ -1,0 +1,185 @@
+//! What a backend can promise, said in one struct that callers, tests and people read.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Limits;
+
+/// The promises of one backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The backend's name as in its URL: `memory`, `file`, `sqlite`, `postgres`, …
+    pub backend: &'static str,
+    /// Keeps any object, not only leases.
+    pub objects: bool,
+    /// A commit may check and write several objects.
+    pub multi_object_commits: bool,
+    /// Names, unique within a kind.
+    pub names: bool,
+    /// Lists can select by labels.
+    pub labels: bool,
+    /// Time to live, and how fine it is; `None` if there is none.
+    pub ttl: Option<Ttl>,
+    /// A touch leaves the revision alone and wakes no watcher.
+    pub touch_keeps_revision: bool,
+    /// How long a watch can be away and still resume; `None` if it can only start now.
+    pub history: Option<Duration>,
+    /// Who is told of a change without asking.
+    pub notifies: Notifies,
+    /// Whose clock judges expiry.
+    pub expiry_clock: ExpiryClock,
+    /// Who can share the store.
+    pub reach: Reach,
+    /// What an acknowledged commit survives.
+    pub durability: Durability,
+    /// The most it takes.
+    pub limits: Limits,
+}
+
+/// How fine time to live is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl {
+    /// The shortest life it grants; a shorter wish is rounded up.
+    pub min: Duration,
+    /// Lives are rounded up to a multiple of this.
+    pub granularity: Duration,
+}
+
+/// Who hears of a change without polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notifies {
+    /// Watchers in the process that made it.
+    Process,
+    /// Watchers in every process of the host.
+    Host,
+    /// Watchers everywhere.
+    Everywhere,
+}
+
+/// Whose clock decides that an object has expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpiryClock {
+    /// The clock passed to the store.
+    Process,
+    /// The host's clock since boot, shared by its processes.
+    Host,
+    /// The store's own, carried in the database.
+    Database,
+    /// The server's.
+    Server,
+    /// Each observer's own monotonic clock.
+    Observer,
+}
+
+/// Who can use the same store at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// One process.
+    Process,
+    /// Processes of one host.
+    Host,
+    /// Processes anywhere.
+    Network,
+}
+
+/// What an acknowledged commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing: it ends with the process.
+    Volatile,
+    /// Loss of power: it was flushed to the disk first.
+    Flushed,
+    /// A crash may lose the last so many milliseconds.
+    Periodic(Duration),
+    /// As the server it runs on is configured.
+    Server,
+}
+
+/// Something a backend may be unable to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Objects other than leases.
+    Objects,
+    /// Commits that concern several objects, fenced ones included.
+    MultiObjectCommits,
+    /// Names.
+    Names,
+    /// Selection by labels.
+    Labels,
+    /// Time to live.
+    Ttl,
+    /// Watching from an earlier revision.
+    History,
+}
+
+impl Capability {
+    /// The backends that have it.
+    pub fn supported_by(self) -> &'static str {
+        match self {
+            Self::Ttl => "memory, file, sqlite, postgres, etcd, nats, kubernetes",
+            Self::Objects | Self::Labels => "memory, file, sqlite, postgres, etcd, nats",
+            Self::MultiObjectCommits | Self::Names | Self::History => {
+                "memory, file, sqlite, postgres, etcd"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Objects => "general objects",
+            Self::MultiObjectCommits => "multi-object commits",
+            Self::Names => "names",
+            Self::Labels => "label selectors",
+            Self::Ttl => "time to live",
+            Self::History => "watch history",
+        })
+    }
+}
+
+impl Capabilities {
+    /// Whether one process is all that can use it, so that no lease is needed to be alone.
+    pub fn is_single_process(&self) -> bool {
+        self.reach == Reach::Process
+    }
+
+    /// Every promise as a row for people: what, and this backend's answer.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        let yes = |b: bool| if b { "yes" } else { "no" }.to_owned();
+        let limits = &self.limits;
+        vec![
+            ("general objects", yes(self.objects)),
+            ("multi-object commits", yes(self.multi_object_commits)),
+            ("names", yes(self.names)),
+            ("label selectors", yes(self.labels)),
+            ("time to live", self.ttl.map_or_else(|| "no".into(), |ttl| ttl.to_string())),
+            ("touch keeps revision", yes(self.touch_keeps_revision)),
+            ("watch history", self.history.map_or_else(|| "no".into(), |d| format!("{d:?}"))),
+            ("notifies", format!("{:?}", self.notifies).to_lowercase()),
+            ("expiry clock", format!("{:?}", self.expiry_clock).to_lowercase()),
+            ("shared by", format!("{:?}", self.reach).to_lowercase()),
+            ("durability", self.durability.to_string()),
+            ("payload limit", format!("{} bytes", limits.payload_bytes)),
+            ("commit limit", format!("{} operations", limits.commit_operations)),
+            ("touch limit", format!("{} objects", limits.touches)),
+        ]
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from {:?}, in steps of {:?}", self.min, self.granularity)
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volatile => f.write_str("none"),
+            Self::Flushed => f.write_str("flushed to disk"),
+            Self::Periodic(d) => write!(f, "flushed every {d:?}"),
+            Self::Server => f.write_str("as the server is configured"),
+        }
+    }
+}

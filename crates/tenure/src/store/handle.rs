@@ -1,0 +1,201 @@
+//! The handle that callers hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::measured::{Measured, StoreMetrics};
+use super::{
+    Backend, Capabilities, Capability, Commit, Committed, Page, Query, Touch, Touched, Watch,
+    WatchRequest, Write,
+};
+use crate::clock::{SharedClock, SystemClock};
+use crate::random::{SharedRandom, SystemRandom};
+use crate::{Error, Key, Object, Result};
+
+/// A store to program against: any backend, with one set of rules around it.
+///
+/// Cheap to clone; clones share the backend. Every call is bounded by [`Store::with_timeout`]: a
+/// read that takes longer is [`Error::Unavailable`], a commit or touch is [`Error::Unknown`],
+/// because it may still be applied.
+#[derive(Clone)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+    pub(super) metrics: StoreMetrics,
+    pub(super) clock: SharedClock,
+    pub(super) random: SharedRandom,
+    timeout: Duration,
+}
+
+impl Store {
+    /// Puts the rules around a backend, with the machine's clock and randomness.
+    pub fn new(backend: impl Backend) -> Self {
+        Self::from_arc(Arc::new(backend))
+    }
+
+    /// The same for a backend that is shared already.
+    pub fn from_arc(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            backend,
+            metrics: StoreMetrics::default(),
+            clock: SystemClock::shared(),
+            random: SystemRandom::shared(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// How long any single call may take.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Takes time and randomness from elsewhere, for simulations.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SharedClock, random: SharedRandom) -> Self {
+        (self.clock, self.random) = (clock, random);
+        self
+    }
+
+    /// Counts and times every call in these metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: StoreMetrics) -> Self {
+        let measured = Measured::new(self.backend, metrics.clone(), Arc::clone(&self.clock));
+        self.backend = Arc::new(measured);
+        self.metrics = metrics;
+        self
+    }
+
+    /// The backend behind the rules, for wrappers.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The counters of this handle.
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.metrics
+    }
+
+    /// What the backend promises.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.backend.capabilities()
+    }
+
+    /// The object, if it is there and has not expired.
+    pub async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        self.capabilities().limits.check_key(key)?;
+        self.bounded_read("get", self.backend.get(key)).await
+    }
+
+    /// The object of a kind with this name.
+    pub async fn get_by_name(&self, kind: &str, name: &str) -> Result<Option<Object>> {
+        let page = self.list(&Query::new(kind).name(name).limit(1)).await?;
+        Ok(page.objects.into_iter().next())
+    }
+
+    /// One page of objects in bytewise order of id.
+    pub async fn list(&self, query: &Query) -> Result<Page> {
+        let caps = self.capabilities();
+        caps.limits.check_query(query)?;
+        self.require(query.name.is_none() || caps.names, Capability::Names)?;
+        self.require(query.selector.is_empty() || caps.labels, Capability::Labels)?;
+        self.bounded_read("list", self.backend.list(query)).await
+    }
+
+    /// Every object that a query selects, page by page. Mind the memory.
+    pub async fn list_all(&self, query: &Query) -> Result<Vec<Object>> {
+        let mut query = query.clone();
+        let mut objects = Vec::new();
+        loop {
+            let page = self.list(&query).await?;
+            objects.extend(page.objects);
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// Applies all writes if all conditions hold, at one instant, else nothing.
+    ///
+    /// # Errors
+    /// The first condition that fails, checks before writes. [`Error::Unknown`] is the only error
+    /// after which something may have been applied: read again before you retry.
+    pub async fn commit(&self, commit: impl Into<Commit>) -> Result<Committed> {
+        let commit = commit.into();
+        self.admit(&commit)?;
+        let call = tokio::time::timeout(self.timeout, self.backend.commit(commit));
+        call.await.unwrap_or_else(|_| Err(self.unanswered("commit")))
+    }
+
+    /// Starts the life of each object anew, if its revision is still the one given.
+    pub async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        self.capabilities().limits.check_touches(&touches)?;
+        self.require(self.capabilities().ttl.is_some(), Capability::Ttl)?;
+        let call = tokio::time::timeout(self.timeout, self.backend.touch(touches));
+        call.await.unwrap_or_else(|_| Err(self.unanswered("touch")))
+    }
+
+    /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
+    pub async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        let history = self.capabilities().history.is_some();
+        self.require(request.after.is_none() || history, Capability::History)?;
+        self.bounded_read("watch", self.backend.watch(request)).await
+    }
+
+    /// Finishes what was accepted and stops the backend's background work.
+    pub async fn close(&self) {
+        self.backend.close().await;
+    }
+
+    fn admit(&self, commit: &Commit) -> Result<()> {
+        let caps = self.capabilities();
+        caps.limits.check_commit(commit)?;
+        if commit.checks.len() + commit.writes.len() > 1 {
+            self.require(caps.multi_object_commits, Capability::MultiObjectCommits)?;
+        }
+        for write in &commit.writes {
+            if let Write::Put(put) = write {
+                self.require(put.name.is_none() || caps.names, Capability::Names)?;
+                self.require(put.ttl.is_none() || caps.ttl.is_some(), Capability::Ttl)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn require(&self, met: bool, capability: Capability) -> Result<()> {
+        if met {
+            return Ok(());
+        }
+        Err(Error::Unsupported { capability, backend: self.capabilities().backend })
+    }
+
+    async fn bounded_read<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::unavailable(
+                self.capabilities().backend,
+                format!("{what} got no answer within {:?}", self.timeout),
+            )),
+        }
+    }
+
+    fn unanswered(&self, what: &str) -> Error {
+        Error::unknown(
+            self.capabilities().backend,
+            format!("{what} got no answer within {:?}", self.timeout),
+        )
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("backend", &self.capabilities().backend)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,337 @@
+//! The store in memory: deterministic, with an injected clock, the reference for all others.
+//!
+//! One lock around ordinary maps makes every operation atomic; nothing survives the process. Its
+//! history is what its feed still holds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::decide::{Change, Now, Row, Step, View, decide, decide_sweep, decide_touch};
+use super::{
+    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, Notifies,
+    Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+};
+use crate::clock::{SharedClock, SystemClock};
+use crate::{Key, Limits, Object, Result};
+
+/// Expired rows removed by one commit on its way, so that nobody has to wait for a long sweep.
+const SWEEP_AT_ONCE: usize = 64;
+
+/// A store in memory.
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    feed: Arc<Feed>,
+    clock: SharedClock,
+    capabilities: Capabilities,
+    /// Told when the earliest expiry may have moved nearer.
+    expiry_changed: Notify,
+    sweeping: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    head: u64,
+    kinds: HashMap<String, Kind>,
+    /// Expiry instants in order; touched rows move.
+    expiries: BTreeSet<(i64, Key)>,
+}
+
+#[derive(Default)]
+struct Kind {
+    rows: BTreeMap<String, Row>,
+    names: HashMap<String, String>,
+}
+
+impl MemoryStore {
+    /// An empty store on the machine's clock.
+    pub fn new() -> Self {
+        Self::with_clock(SystemClock::shared())
+    }
+
+    /// An empty store on this clock.
+    pub fn with_clock(clock: SharedClock) -> Self {
+        Self::with_history(clock, FeedLimits { batches: 100_000, bytes: 64 * 1024 * 1024 })
+    }
+
+    /// An empty store that remembers so much history.
+    pub fn with_history(clock: SharedClock, limits: FeedLimits) -> Self {
+        let inner = Inner {
+            state: Mutex::default(),
+            feed: Arc::new(Feed::new(0, limits)),
+            clock,
+            capabilities: capabilities(),
+            expiry_changed: Notify::new(),
+            sweeping: AtomicBool::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A handle to program against.
+    pub fn into_store(self) -> Store {
+        Store::new(self)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a memory store promises.
+pub fn capabilities() -> Capabilities {
+    Capabilities {
+        backend: "memory",
+        objects: true,
+        multi_object_commits: true,
+        names: true,
+        labels: true,
+        ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
+        touch_keeps_revision: true,
+        // Bounded by size, not by time; a promise of time would be a guess.
+        history: Some(Duration::ZERO),
+        notifies: Notifies::Process,
+        expiry_clock: ExpiryClock::Process,
+        reach: Reach::Process,
+        durability: Durability::Volatile,
+        limits: Limits::DEFAULT,
+    }
+}
+
+impl View for State {
+    fn row(&mut self, key: &Key) -> Result<Option<Row>> {
+        Ok(self.find(key).cloned())
+    }
+
+    fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
+        let Some(kind) = self.kinds.get(kind) else { return Ok(None) };
+        Ok(kind.names.get(name).and_then(|id| kind.rows.get(id)).cloned())
+    }
+}
+
+impl State {
+    fn find(&self, key: &Key) -> Option<&Row> {
+        self.kinds.get(&key.kind)?.rows.get(&key.id)
+    }
+
+    fn apply(&mut self, step: &Step) {
+        // All that goes, names included, goes first: objects may trade names within a commit.
+        for change in &step.changes {
+            match change {
+                Change::Remove { row, .. } => self.remove(row),
+                Change::Put { before: Some(before), .. } => self.remove_name(before),
+                Change::Put { .. } => {}
+            }
+        }
+        for change in &step.changes {
+            if let Change::Put { row, .. } = change {
+                self.insert(row);
+            }
+        }
+        self.head = step.revision;
+    }
+
+    fn insert(&mut self, row: &Row) {
+        let key = &row.object.key;
+        if !self.kinds.contains_key(&key.kind) {
+            self.kinds.insert(key.kind.clone(), Kind::default());
+        }
+        let Some(kind) = self.kinds.get_mut(&key.kind) else { return };
+        if let Some(name) = &row.object.name {
+            kind.names.insert(name.clone(), key.id.clone());
+        }
+        let old = match kind.rows.get_mut(&key.id) {
+            Some(slot) => std::mem::replace(slot, row.clone()).expires_at_ms,
+            None => {
+                kind.rows.insert(key.id.clone(), row.clone());
+                None
+            }
+        };
+        self.move_expiry(key, old, row.expires_at_ms);
+    }
+
+    fn remove(&mut self, row: &Row) {
+        self.remove_name(row);
+        let key = &row.object.key;
+        let gone = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.remove(&key.id));
+        self.move_expiry(key, gone.and_then(|row| row.expires_at_ms), None);
+    }
+
+    fn remove_name(&mut self, row: &Row) {
+        if let (Some(kind), Some(name)) =
+            (self.kinds.get_mut(&row.object.key.kind), &row.object.name)
+        {
+            kind.names.remove(name);
+        }
+    }
+
+    fn extend(&mut self, key: &Key, expires_at_ms: i64) {
+        let row = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.get_mut(&key.id));
+        if let Some(row) = row {
+            let old = row.expires_at_ms.replace(expires_at_ms);
+            self.move_expiry(key, old, Some(expires_at_ms));
+        }
+    }
+
+    fn move_expiry(&mut self, key: &Key, from: Option<i64>, to: Option<i64>) {
+        if let Some(at) = from {
+            self.expiries.remove(&(at, key.clone()));
+        }
+        if let Some(at) = to {
+            self.expiries.insert((at, key.clone()));
+        }
+    }
+
+    fn expired(&self, now: Now, limit: usize) -> Vec<Row> {
+        let due = self.expiries.iter().take_while(|(at, _)| *at <= now.store_ms).take(limit);
+        due.filter_map(|(_, key)| self.find(key).cloned()).collect()
+    }
+
+    fn page(&self, query: &Query, now: Now) -> Page {
+        let mut page = Page { objects: Vec::new(), next: None, revision: self.head };
+        let Some(kind) = self.kinds.get(&query.kind) else { return page };
+        let start = match query.after.as_deref() {
+            Some(after) if after >= query.range.start() => Bound::Excluded(after),
+            _ => Bound::Included(query.range.start()),
+        };
+        for (id, row) in kind.rows.range::<str, _>((start, Bound::Unbounded)) {
+            if query.range.is_past(id) {
+                break;
+            }
+            if !query.matches(&row.object) {
+                continue;
+            }
+            let Some(object) = row.read(now.store_ms) else { continue };
+            if page.objects.len() == query.limit {
+                page.next = page.objects.last().map(|last| last.key.id.clone());
+                break;
+            }
+            page.objects.push(object);
+        }
+        page
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock panics halfway through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Now {
+        let store_ms = i64::try_from(self.clock.uptime().as_millis()).unwrap_or(i64::MAX);
+        Now { store_ms, wall_ms: self.clock.wall_ms() }
+    }
+
+    fn sweep(&self, state: &mut State, now: Now, limit: usize) {
+        if let Some(step) = decide_sweep(state.expired(now, limit), now, state.head) {
+            state.apply(&step);
+            self.feed.publish([step.batch()]);
+        }
+    }
+
+    /// How long until the next object expires.
+    fn next_expiry(&self) -> Option<Duration> {
+        let now = self.now();
+        let state = self.lock();
+        let (at, _) = state.expiries.first()?;
+        Some(Duration::from_millis(u64::try_from(at - now.store_ms).unwrap_or(0)))
+    }
+
+    /// Watchers hear of an expiry when it happens, not when somebody next writes.
+    fn ensure_sweeper(self: &Arc<Self>) {
+        if self.sweeping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let weak = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let _reset = ResetOnDrop(weak.clone());
+            while let Some(inner) = weak.upgrade() {
+                let next = inner.next_expiry().unwrap_or(Duration::from_secs(1));
+                let sleep = inner.clock.sleep(next.min(Duration::from_secs(1)));
+                tokio::select! {
+                    () = sleep => {}
+                    () = inner.expiry_changed.notified() => {}
+                }
+                let now = inner.now();
+                inner.sweep(&mut inner.lock(), now, usize::MAX);
+            }
+        });
+    }
+}
+
+/// A runtime that ends takes its tasks along; the next watch then starts the sweeper again.
+struct ResetOnDrop(Weak<Inner>);
+
+impl Drop for ResetOnDrop {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.sweeping.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for MemoryStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.inner.capabilities
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        let now = self.inner.now();
+        Ok(self.inner.lock().find(key).and_then(|row| row.read(now.store_ms)))
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        let now = self.inner.now();
+        Ok(self.inner.lock().page(query, now))
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed> {
+        let inner = &self.inner;
+        let mut state = inner.lock();
+        // Read under the lock: an instant taken earlier could lie before a commit that came first.
+        let now = inner.now();
+        let head = state.head;
+        let decision = decide(&mut *state, &commit, now, head)?;
+        for step in &decision.steps {
+            state.apply(step);
+        }
+        for (key, expires_at_ms) in &decision.refreshed {
+            state.extend(key, *expires_at_ms);
+        }
+        // Published under the lock, so that the feed's order is the commits' order.
+        inner.feed.publish(decision.steps.iter().map(Step::batch));
+        inner.sweep(&mut state, now, SWEEP_AT_ONCE);
+        drop(state);
+        inner.expiry_changed.notify_one();
+        Ok(decision.committed)
+    }
+
+    async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        let mut state = self.inner.lock();
+        let now = self.inner.now();
+        let touch = |touch: Touch| {
+            let (expires_at_ms, touched) = decide_touch(&touch, state.find(&touch.key), now)?;
+            state.extend(&touch.key, expires_at_ms);
+            Ok(touched)
+        };
+        Ok(touches.into_iter().map(touch).collect())
+    }
+
+    async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        self.inner.ensure_sweeper();
+        self.inner.feed.watch(request, None)
+    }
+}

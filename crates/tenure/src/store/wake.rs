@@ -1,0 +1,108 @@
+//! Waking on changes that another process made to files: inotify, with a slow poll behind it.
+//!
+//! The embedded stores have no server to tell one process of another's commit; the kernel does. A
+//! wake-up is a hint to look, never a fact, and nothing is concluded from its absence: the poll looks
+//! anyway.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+/// Calls back whenever one of its paths may have changed, from a thread of its own.
+pub struct FileWatcher {
+    stop: Arc<AtomicBool>,
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileWatcher {
+    /// Watches files and directories. `on_change` is called after changes and at least every
+    /// `poll_every`.
+    pub fn new(
+        paths: &[PathBuf],
+        poll_every: Duration,
+        mut on_change: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let notify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        for path in paths {
+            add(&notify, path)?;
+        }
+        let (wake_read, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("tenure-wake".into()).spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                wait(&notify, &wake_read, poll_every);
+                if !stopped.load(Ordering::Acquire) {
+                    on_change();
+                }
+            }
+        })?;
+        Ok(Self { stop, wake, thread: Some(thread) })
+    }
+}
+
+fn add(notify: &OwnedFd, path: &Path) -> io::Result<()> {
+    let what = WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE;
+    inotify::add_watch(notify, path, what)?;
+    Ok(())
+}
+
+fn wait(notify: &OwnedFd, wake: &OwnedFd, at_most: Duration) {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: at_most.subsec_nanos().into(),
+    };
+    let mut fds = [PollFd::new(notify, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+    if poll(&mut fds, Some(&timeout)).is_err() {
+        // Interrupted, or out of memory for a moment: the caller looks and comes back.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(notify, &mut buffer);
+    // Drained, so that a burst of changes is one wake-up. What they were does not matter.
+    while events.next().is_ok() {}
+}
+
+impl Drop for FileWatcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.wake, b"x");
+        if let Some(thread) = self.thread.take() {
+            // A watcher dropped by its own callback cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_change_wakes_and_dropping_stops() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, woken) = mpsc::channel();
+        let watcher =
+            FileWatcher::new(&[folder.path().to_owned()], Duration::from_secs(3600), move || {
+                let _ = sender.send(());
+            })
+            .unwrap();
+        std::fs::write(folder.path().join("x"), "1").unwrap();
+        woken.recv_timeout(Duration::from_secs(10)).unwrap();
+        drop(watcher);
+        while woken.recv_timeout(Duration::from_secs(10)).is_ok() {}
+        assert_eq!(woken.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    }
+}
