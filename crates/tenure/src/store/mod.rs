@@ -22,6 +22,7 @@ pub mod faulty;
 mod feed;
 mod handle;
 mod helpers;
+pub mod hosttime;
 pub mod measured;
 pub mod memory;
 mod query;
