@@ -1,0 +1,1 @@
+//! One suite of behaviours that every Tenure store passes

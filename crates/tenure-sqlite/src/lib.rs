@@ -1,0 +1,1 @@
+//! Tenure's store in one SQLite file
