@@ -1,1 +1,222 @@
-//! Tenure's store on Postgres
+//! Tenure's store on Postgres.
+//!
+//! ```no_run
+//! # async fn example() -> tenure::Result<()> {
+//! use tenure_postgres::PostgresStore;
+//!
+//! let store = PostgresStore::connect("postgres://user:password@localhost/app").await?.into_store();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Any number of processes may share one database. Commits are strictly serial through one counter
+//! row, so revision order is commit order; each process merges all commits that wait into one
+//! transaction, so many callers share one flush. Objects live in the table `objects`, what happened
+//! to them in `tenure_events`, and the counter in `tenure_meta`; connecting makes these tables, or
+//! adopts a table `objects` from before revisions existed.
+//!
+//! The way of a commit: [`PostgresStore`] → `queue` → `group` (lock, load, decide, write, commit) →
+//! `pump` tells the watchers.
+
+mod apply;
+mod connection;
+mod error;
+mod group;
+mod history;
+mod list;
+mod migrate;
+mod options;
+mod overlay;
+mod pump;
+mod queue;
+mod read;
+mod row;
+mod shared;
+mod sweep;
+mod tid;
+mod time;
+mod touch;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure::store::{
+    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
+    Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+};
+use tenure::{Key, Limits, Object, Result};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use options::Options;
+
+use connection::Connector;
+use group::{Committer, Work};
+use pump::Pump;
+use queue::Queue;
+use read::Readers;
+use shared::Shared;
+use sweep::Sweeper;
+use time::Timekeeper;
+use touch::{TOUCH_BYTES, Toucher};
+
+/// The name in errors and capabilities.
+const BACKEND: &str = "postgres";
+/// Sessions that commit. While one group is flushed, the next is on its way.
+const COMMITTERS: usize = 1;
+/// Sessions that touch.
+const TOUCHERS: usize = 2;
+
+/// A store on Postgres. Cheap to clone; its background work ends with the last clone.
+#[derive(Clone)]
+pub struct PostgresStore {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    capabilities: Capabilities,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl PostgresStore {
+    /// Connects with default options, and makes or upgrades the tables if need be.
+    ///
+    /// # Errors
+    /// Says what to do: wrong address, wrong password, missing database, unreachable server, a
+    /// standby, or tables that demand a newer program.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, Options::new()).await
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::connect`].
+    pub async fn connect_with(url: &str, options: Options) -> Result<Self> {
+        let connector = Connector::new(url, options)?;
+        let opened = migrate::migrate(&connector).await?;
+        let options = &connector.options;
+        let mut capabilities = capabilities();
+        capabilities.history = Some(options.history);
+        if !opened.flushes {
+            tracing::warn!("the server runs with fsync off: a crash may lose acknowledged commits");
+            capabilities.durability = Durability::Server;
+        }
+        let shared = Arc::new(Shared {
+            time: Timekeeper::new(Arc::clone(&options.clock)),
+            readers: Readers::new(options.read_connections),
+            channel: opened.channel,
+            commits: Queue::new(),
+            touches: Queue::new(),
+            pump: Pump::default(),
+            stopping: watch::channel(false).0,
+            connector,
+        });
+        // The first look at the clock: from here on, steps of it are noticed.
+        shared.meta().await?;
+        let mut workers = vec![tokio::spawn(Sweeper::new(Arc::clone(&shared)).run())];
+        for _ in 0..COMMITTERS {
+            workers.push(tokio::spawn(Committer::new(Arc::clone(&shared)).run()));
+        }
+        for _ in 0..TOUCHERS {
+            workers.push(tokio::spawn(Toucher::new(Arc::clone(&shared)).run()));
+        }
+        let handle = Handle { shared, capabilities, workers: Mutex::new(workers) };
+        Ok(Self { handle: Arc::new(handle) })
+    }
+
+    /// A handle to program against.
+    pub fn into_store(self) -> Store {
+        Store::new(self)
+    }
+}
+
+/// Makes or upgrades the tables and does nothing else, for a deployment that gives its programs no
+/// right to.
+///
+/// # Errors
+/// As [`PostgresStore::connect`].
+pub async fn migrate(url: &str, options: Options) -> Result<()> {
+    migrate::migrate(&*Connector::new(url, options)?).await.map(|_| ())
+}
+
+/// What a Postgres store promises with default options on a server that flushes to disk.
+pub fn capabilities() -> Capabilities {
+    Capabilities {
+        backend: BACKEND,
+        objects: true,
+        multi_object_commits: true,
+        names: true,
+        labels: true,
+        ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
+        touch_keeps_revision: true,
+        history: Some(Options::new().history),
+        notifies: Notifies::Everywhere,
+        expiry_clock: ExpiryClock::Database,
+        reach: Reach::Network,
+        durability: Durability::Flushed,
+        limits: Limits::DEFAULT,
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.commits.close();
+        self.shared.touches.close();
+        self.shared.stopping.send_replace(true);
+    }
+}
+
+#[async_trait]
+impl Backend for PostgresStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.handle.capabilities
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        self.handle.shared.get(key).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        self.handle.shared.list(query).await
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed> {
+        let bytes = commit.size();
+        self.handle.shared.commits.ask(Work::Commit(commit), bytes).await?
+    }
+
+    async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        if touches.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = touches.len() * TOUCH_BYTES;
+        self.handle.shared.touches.ask(touches, bytes).await?
+    }
+
+    async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        pump::watch(&self.handle.shared, request).await
+    }
+
+    async fn close(&self) {
+        let shared = &self.handle.shared;
+        shared.commits.close();
+        shared.touches.close();
+        shared.stopping.send_replace(true);
+        let workers = std::mem::take(
+            &mut *self.handle.workers.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for worker in workers {
+            // A worker that panicked has nothing left to finish.
+            let _ = worker.await;
+        }
+    }
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}

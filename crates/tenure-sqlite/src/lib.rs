@@ -1,1 +1,173 @@
-//! Tenure's store in one SQLite file
+//! Tenure's store in one SQLite file: embedded, durable, shared by the processes of one host.
+//!
+//! - Every acknowledged commit is flushed to disk; one writer thread makes one flush serve all the
+//!   callers that wait, so throughput grows with concurrency.
+//! - Several processes may open the same file. They see each other's commits at once, and their
+//!   watchers are told by the kernel.
+//! - Expiry goes by the host's uptime, never by its wall clock.
+//! - A database made with the documents' older table is taken over when it is opened.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> tenure::Result<()> {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! # let path = folder.path().join("tenure.db");
+//! use tenure::{Key, store::Put};
+//!
+//! let store = tenure_sqlite::SqliteStore::open(&path)?.into_store();
+//! store.commit(Put::new(Key::new("order", "1001"), "new")).await?;
+//! assert_eq!(store.get(&Key::new("order", "1001")).await?.map(|o| o.version), Some(1));
+//! # Ok(())
+//! # }
+//! ```
+
+mod apply;
+mod error;
+mod options;
+mod pump;
+mod read;
+mod rows;
+mod schema;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure::store::wake::FileWatcher;
+use tenure::store::{
+    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, History,
+    Notifies, Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+};
+use tenure::{Error, Key, Limits, Object, Result};
+
+use error::{BACKEND, definite};
+pub use options::Options;
+use pump::Pump;
+use read::Readers;
+use writer::WriterHandle;
+
+/// A store in one SQLite file.
+pub struct SqliteStore {
+    capabilities: Capabilities,
+    writer: Arc<WriterHandle>,
+    readers: Arc<Readers>,
+    /// Made by the first watch: a store that nobody watches follows nothing.
+    feed: Arc<OnceLock<Arc<Feed>>>,
+    following: Mutex<Option<(Arc<Pump>, FileWatcher)>>,
+    log: PathBuf,
+    poll_every: Duration,
+}
+
+impl SqliteStore {
+    /// Opens the file with the default settings, creating or migrating it where needed.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Options::new(path).open()
+    }
+
+    pub(crate) fn open_with(options: Options) -> Result<Self> {
+        let mut conn = schema::connect(&options, true).map_err(definite)?;
+        let time = schema::prepare(&mut conn, &options)?;
+        let feed = Arc::new(OnceLock::new());
+        let writer = writer::spawn(conn, time.clone(), Arc::clone(&feed), &options)?;
+        let mut log = options.path.clone().into_os_string();
+        log.push("-wal");
+        Ok(Self {
+            capabilities: Capabilities { history: Some(options.history), ..capabilities() },
+            writer: Arc::new(writer),
+            feed,
+            following: Mutex::new(None),
+            log: log.into(),
+            poll_every: options.poll_every,
+            readers: Readers::new(options, time),
+        })
+    }
+
+    /// A handle to program against.
+    pub fn into_store(self) -> Store {
+        Store::new(self)
+    }
+
+    /// The feed, followed and up to date.
+    fn follow(&self) -> Result<Arc<Feed>> {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some((pump, _)), Some(feed)) = (following.as_ref(), self.feed.get()) {
+            pump.catch_up()?;
+            return Ok(Arc::clone(feed));
+        }
+        let head = self.readers.run_blocking(|conn, _| writer::revision(conn).map_err(definite))?;
+        let feed = self.feed.get_or_init(|| Arc::new(Feed::new(head, FeedLimits::default())));
+        let (readers, writer) = (Arc::clone(&self.readers), Arc::clone(&self.writer));
+        let (feed_too, log) = (Arc::clone(feed), self.log.clone());
+        let (pump, watcher) = Pump::start(readers, feed_too, writer, log, self.poll_every)?;
+        // What others wrote before anybody watched here expires too.
+        self.writer.look();
+        // The writer may have committed between the look at the head and the feed's appearance.
+        pump.catch_up()?;
+        *following = Some((pump, watcher));
+        Ok(Arc::clone(feed))
+    }
+}
+
+/// What a SQLite store promises with its default settings.
+pub fn capabilities() -> Capabilities {
+    Capabilities {
+        backend: BACKEND,
+        objects: true,
+        multi_object_commits: true,
+        names: true,
+        labels: true,
+        ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
+        touch_keeps_revision: true,
+        history: Some(Duration::from_secs(600)),
+        notifies: Notifies::Host,
+        expiry_clock: ExpiryClock::Host,
+        reach: Reach::Host,
+        durability: Durability::Flushed,
+        limits: Limits::DEFAULT,
+    }
+}
+
+#[async_trait]
+impl Backend for SqliteStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        self.readers.get(key).await
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        self.readers.list(query).await
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed> {
+        self.writer.commit(commit).await
+    }
+
+    async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        self.writer.touch(touches).await
+    }
+
+    async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        let feed = self.follow()?;
+        if let Some(after) = request.after.filter(|after| *after < feed.floor()) {
+            // Said now rather than with the first event: the caller can list again at once.
+            let history = self.readers.run_blocking(|conn, _| read::batches_after(conn, after, 1));
+            if let Err(error @ Error::Compacted { .. }) = history {
+                return Err(error);
+            }
+        }
+        let history: Arc<dyn History> = self.readers.clone();
+        feed.watch(request, Some(history))
+    }
+
+    async fn close(&self) {
+        self.writer.close().await;
+        self.readers.close();
+        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(following);
+    }
+}

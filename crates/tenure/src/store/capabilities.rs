@@ -22,7 +22,8 @@ pub struct Capabilities {
     pub ttl: Option<Ttl>,
     /// A touch leaves the revision alone and wakes no watcher.
     pub touch_keeps_revision: bool,
-    /// How long a watch can be away and still resume; `None` if it can only start now.
+    /// How long a watch can be away and still resume; `None` if it can only start now, zero if
+    /// history is bounded by size alone.
     pub history: Option<Duration>,
     /// Who is told of a change without asking.
     pub notifies: Notifies,
@@ -43,6 +44,15 @@ pub struct Ttl {
     pub min: Duration,
     /// Lives are rounded up to a multiple of this.
     pub granularity: Duration,
+}
+
+impl Ttl {
+    /// The life granted for a wish: at least that long, in whole steps.
+    pub fn grant(&self, wish: Duration) -> Duration {
+        let step = self.granularity.as_nanos().max(1);
+        let nanos = wish.max(self.min).as_nanos().div_ceil(step) * step;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
 }
 
 /// Who hears of a change without polling.
@@ -144,6 +154,14 @@ impl Capabilities {
         self.reach == Reach::Process
     }
 
+    fn history_text(&self) -> String {
+        match self.history {
+            None => "no".into(),
+            Some(Duration::ZERO) => "bounded by size".into(),
+            Some(kept) => format!("{kept:?}"),
+        }
+    }
+
     /// Every promise as a row for people: what, and this backend's answer.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let yes = |b: bool| if b { "yes" } else { "no" }.to_owned();
@@ -155,7 +173,7 @@ impl Capabilities {
             ("label selectors", yes(self.labels)),
             ("time to live", self.ttl.map_or_else(|| "no".into(), |ttl| ttl.to_string())),
             ("touch keeps revision", yes(self.touch_keeps_revision)),
-            ("watch history", self.history.map_or_else(|| "no".into(), |d| format!("{d:?}"))),
+            ("watch history", self.history_text()),
             ("notifies", format!("{:?}", self.notifies).to_lowercase()),
             ("expiry clock", format!("{:?}", self.expiry_clock).to_lowercase()),
             ("shared by", format!("{:?}", self.reach).to_lowercase()),
@@ -180,6 +198,20 @@ impl fmt::Display for Durability {
             Self::Flushed => f.write_str("flushed to disk"),
             Self::Periodic(d) => write!(f, "flushed every {d:?}"),
             Self::Server => f.write_str("as the server is configured"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_granted_in_whole_steps_and_never_cut_short() {
+        let ttl = Ttl { min: Duration::from_secs(2), granularity: Duration::from_secs(1) };
+        for (wish, granted) in [(1, 2_000), (2_000, 2_000), (2_001, 3_000), (9_999, 10_000)] {
+            let granted = Duration::from_millis(granted);
+            assert_eq!(ttl.grant(Duration::from_millis(wish)), granted);
         }
     }
 }

@@ -107,6 +107,17 @@ impl Feed {
         }
     }
 
+    /// Gives up on what the ring holds: everything up to `head` is history from now on. For whoever
+    /// fills the feed after having been away for longer than history is kept: watchers that needed
+    /// the part in between are told so by their history.
+    pub fn reset(&self, head: u64) {
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        if head > self.head() {
+            *ring = Ring { batches: VecDeque::new(), bytes: 0, floor: head };
+            self.head.send_replace(head);
+        }
+    }
+
     fn look(&self, after: u64) -> Look {
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
         if after < ring.floor {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::measured::{Measured, StoreMetrics};
 use super::{
-    Backend, Capabilities, Capability, Commit, Committed, Page, Query, Touch, Touched, Watch,
+    Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch, Touched, Watch,
     WatchRequest, Write,
 };
 use crate::clock::{SharedClock, SystemClock};
@@ -122,16 +122,21 @@ impl Store {
     /// The first condition that fails, checks before writes. [`Error::Unknown`] is the only error
     /// after which something may have been applied: read again before you retry.
     pub async fn commit(&self, commit: impl Into<Commit>) -> Result<Committed> {
-        let commit = commit.into();
+        let mut commit = commit.into();
         self.admit(&commit)?;
+        self.grant(&mut commit);
         let call = tokio::time::timeout(self.timeout, self.backend.commit(commit));
         call.await.unwrap_or_else(|_| Err(self.unanswered("commit")))
     }
 
     /// Starts the life of each object anew, if its revision is still the one given.
-    pub async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+    pub async fn touch(&self, mut touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
         self.capabilities().limits.check_touches(&touches)?;
-        self.require(self.capabilities().ttl.is_some(), Capability::Ttl)?;
+        let ttl = self.capabilities().ttl;
+        self.require(ttl.is_some(), Capability::Ttl)?;
+        for touch in &mut touches {
+            touch.ttl = ttl.map_or(touch.ttl, |ttl| ttl.grant(touch.ttl));
+        }
         let call = tokio::time::timeout(self.timeout, self.backend.touch(touches));
         call.await.unwrap_or_else(|_| Err(self.unanswered("touch")))
     }
@@ -161,6 +166,16 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Lives are granted in the backend's steps, so that what is stored is what was promised.
+    fn grant(&self, commit: &mut Commit) {
+        let Some(ttl) = self.capabilities().ttl else { return };
+        for write in &mut commit.writes {
+            if let Write::Put(Put { ttl: Some(wish), .. }) = write {
+                *wish = ttl.grant(*wish);
+            }
+        }
     }
 
     fn require(&self, met: bool, capability: Capability) -> Result<()> {

@@ -313,9 +313,11 @@ impl Backend for MemoryStore {
         }
         // Published under the lock, so that the feed's order is the commits' order.
         inner.feed.publish(decision.steps.iter().map(Step::batch));
-        inner.sweep(&mut state, now, SWEEP_AT_ONCE);
-        drop(state);
-        inner.expiry_changed.notify_one();
+        if !state.expiries.is_empty() {
+            inner.sweep(&mut state, now, SWEEP_AT_ONCE);
+            drop(state);
+            inner.expiry_changed.notify_one();
+        }
         Ok(decision.committed)
     }
 

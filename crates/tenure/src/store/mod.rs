@@ -20,6 +20,7 @@ mod commit;
 pub mod decide;
 pub mod faulty;
 mod feed;
+pub mod file;
 mod handle;
 mod helpers;
 pub mod hosttime;

@@ -1,0 +1,77 @@
+//! Tenure beside the raw drivers, in one run, on this machine.
+//!
+//! Every figure is the median of several runs, every comparison is a ratio taken within one run:
+//! machines are noisy, ratios less so. Nothing here asserts; it prints a Markdown table that
+//! `docs/benchmarks.md` keeps.
+
+mod measure;
+mod memory;
+mod postgres;
+mod size;
+mod sqlite;
+mod watch;
+
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use measure::Plan;
+
+#[derive(Parser)]
+#[command(about = "Measures Tenure beside the raw drivers")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// Runs of each measurement; the median counts.
+    #[arg(long, global = true, default_value_t = 5)]
+    runs: usize,
+    /// Milliseconds of each run.
+    #[arg(long, global = true, default_value_t = 1_000)]
+    millis: u64,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Everything below, one after the other.
+    Store {
+        /// Objects in the large store of the size comparison.
+        #[arg(long, default_value_t = 1_000_000)]
+        objects: usize,
+    },
+    /// Commits in memory.
+    Memory,
+    /// Durable commits in one SQLite file, beside rusqlite.
+    Sqlite,
+    /// Durable commits on a private Postgres, beside tokio-postgres.
+    Postgres,
+    /// Fan-out to a thousand watchers.
+    Watch,
+    /// Cost of get and commit in a small and in a large store.
+    Size {
+        /// Objects in the large store.
+        #[arg(long, default_value_t = 1_000_000)]
+        objects: usize,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let plan = Plan { runs: arguments.runs, time: Duration::from_millis(arguments.millis) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match arguments.what {
+            What::Store { objects } => {
+                memory::run(plan).await?;
+                sqlite::run(plan).await?;
+                postgres::run(plan).await?;
+                watch::run(plan).await?;
+                size::run(plan, objects).await
+            }
+            What::Memory => memory::run(plan).await,
+            What::Sqlite => sqlite::run(plan).await,
+            What::Postgres => postgres::run(plan).await,
+            What::Watch => watch::run(plan).await,
+            What::Size { objects } => size::run(plan, objects).await,
+        }
+    })
+}

@@ -1,0 +1,100 @@
+//! Does it stay flat? The cost of one get and one commit in a small and in a large store.
+
+use std::time::Duration;
+
+use tenure::Key;
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::random::{SeededRandom, below};
+use tenure::store::memory::MemoryStore;
+use tenure::store::{Commit, Put, Store};
+use tenure_sqlite::SqliteStore;
+
+use crate::measure::{Plan, heading, human, median, payload};
+
+const SMALL: usize = 1_000;
+
+pub(crate) async fn run(plan: Plan, large: usize) -> anyhow::Result<()> {
+    let title =
+        format!("Size: microseconds per operation at 1,000 and {} objects", human(large as f64));
+    heading(&title, &["store", "operation", "small", "large", "ratio"]);
+    let folder = tempfile::tempdir_in(".")?;
+    let server = tenure_testkit::Postgres::start()?;
+    let memory = || MemoryStore::new().into_store();
+    let file = |name| SqliteStore::open(folder.path().join(name)).map(SqliteStore::into_store);
+    compare(plan, "memory", [memory(), memory()], large).await?;
+    compare(plan, "SQLite", [file("small.db")?, file("large.db")?], large).await?;
+    let mut stores = Vec::new();
+    for _ in 0..2 {
+        let url = server.fresh_database()?;
+        stores.push(tenure_postgres::PostgresStore::connect(&url).await?.into_store());
+    }
+    let [small, large_store] = [stores.swap_remove(0), stores.swap_remove(0)];
+    compare(plan, "Postgres", [small, large_store], large).await
+}
+
+async fn compare(plan: Plan, name: &str, stores: [Store; 2], large: usize) -> anyhow::Result<()> {
+    let sizes = [SMALL, large];
+    for (store, size) in stores.iter().zip(sizes) {
+        fill(store, size).await?;
+    }
+    for operation in ["get", "commit"] {
+        let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+        for run in 0..plan.runs {
+            let mut pair = [0.0; 2];
+            for (at, (store, size)) in stores.iter().zip(sizes).enumerate() {
+                pair[at] = cost(store, size, operation, run as u64, plan.time).await?;
+                costs[at].push(pair[at]);
+            }
+            ratios.push(pair[1] / pair[0]);
+        }
+        let [small, big] = costs.map(median);
+        println!("| {name} | {operation} | {small:.1} | {big:.1} | {:.2}× |", median(ratios));
+    }
+    for store in stores {
+        store.close().await;
+    }
+    Ok(())
+}
+
+async fn fill(store: &Store, size: usize) -> anyhow::Result<()> {
+    let most = store.capabilities().limits.commit_operations;
+    let commits = (0..size).step_by(most).map(|first| {
+        let numbers = first..size.min(first + most);
+        numbers.fold(Commit::new(), |commit, n| commit.put(Put::new(key(n), payload(0))))
+    });
+    let commits: Vec<_> = commits.collect();
+    for some in commits.chunks(16) {
+        let written = some.iter().map(|commit| store.commit(commit.clone()));
+        futures::future::try_join_all(written).await?;
+    }
+    Ok(())
+}
+
+/// Ids in no order that the store could profit from.
+fn key(n: usize) -> Key {
+    Key::new("sized", format!("{:016x}", (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+}
+
+/// Microseconds per operation, one caller at a time, on random objects.
+async fn cost(
+    store: &Store,
+    size: usize,
+    operation: &str,
+    seed: u64,
+    time: Duration,
+) -> anyhow::Result<f64> {
+    let random = SeededRandom::new(seed);
+    let begun = SystemClock.uptime();
+    let mut done = 0u32;
+    while SystemClock.uptime() - begun < time {
+        let key = key(usize::try_from(below(&random, size as u64))?);
+        match operation {
+            "get" => anyhow::ensure!(store.get(&key).await?.is_some(), "{key} is missing"),
+            _ => drop(
+                store.commit(Put::new(key, payload(seed * 1_000_000 + u64::from(done)))).await?,
+            ),
+        }
+        done += 1;
+    }
+    Ok((SystemClock.uptime() - begun).as_secs_f64() * 1e6 / f64::from(done.max(1)))
+}

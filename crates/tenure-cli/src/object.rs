@@ -1,0 +1,417 @@
+//! `tenure object`: read, write and watch objects.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use tenure::store::{Commit, Event, Expect, Put, Query, Selector, Store, WatchRequest, Written};
+use tenure::{Error, Key, Labels, Object};
+
+use crate::stores::StoreArgument;
+use crate::{json, table};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Create an object or replace all of it.
+    Put(PutArguments),
+    /// Show one object.
+    Get(GetArguments),
+    /// List objects of a kind.
+    Ls(LsArguments),
+    /// Delete an object.
+    Rm(RmArguments),
+    /// Follow what happens, from now or from a revision on.
+    Watch(WatchArguments),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PutArguments {
+    /// The kind, for instance `order`.
+    kind: String,
+    /// The id within the kind.
+    id: String,
+    /// The payload; `-` reads standard input.
+    #[arg(required_unless_present = "file")]
+    payload: Option<String>,
+    /// Take the payload from this file.
+    #[arg(long, conflicts_with = "payload")]
+    file: Option<PathBuf>,
+    /// A name, unique within the kind.
+    #[arg(long)]
+    name: Option<String>,
+    /// A label; may be given several times.
+    #[arg(long = "label", short = 'l', value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// Lives this long, for instance 30s, 5m or 500ms.
+    #[arg(long, value_parser = parse_duration)]
+    ttl: Option<Duration>,
+    /// Only if it is not there yet.
+    #[arg(long, conflicts_with = "expect_version")]
+    create: bool,
+    /// Only if it has this version.
+    #[arg(long, value_name = "VERSION")]
+    expect_version: Option<u64>,
+    /// Only while this lease is held under this token.
+    #[arg(long, value_name = "KIND/ID@TOKEN")]
+    fenced_by: Option<String>,
+    /// JSON for programs.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct GetArguments {
+    /// The kind.
+    kind: String,
+    /// The id, or the name with --by-name.
+    id: String,
+    /// Find it by its name.
+    #[arg(long)]
+    by_name: bool,
+    /// Print the payload alone, byte for byte.
+    #[arg(long, conflicts_with = "json")]
+    payload: bool,
+    /// JSON for programs.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LsArguments {
+    /// The kind.
+    kind: String,
+    /// Only ids that start with this.
+    #[arg(long, default_value = "")]
+    prefix: String,
+    /// Only the object with this name.
+    #[arg(long)]
+    name: Option<String>,
+    /// Only labels like these, for instance `app=web,tier!=test,zone in (a,b),owner,!old`.
+    #[arg(long, short = 'l', default_value = "")]
+    selector: Selector,
+    /// At most so many.
+    #[arg(long)]
+    limit: Option<usize>,
+    /// One JSON object per line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RmArguments {
+    /// The kind.
+    kind: String,
+    /// The id.
+    id: String,
+    /// Only if it has this version.
+    #[arg(long, value_name = "VERSION")]
+    expect_version: Option<u64>,
+    /// JSON for programs.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct WatchArguments {
+    /// The kind; all kinds without it.
+    kind: Option<String>,
+    /// Only ids that start with this.
+    #[arg(long, default_value = "")]
+    prefix: String,
+    /// Everything after this revision instead of from now on.
+    #[arg(long, value_name = "REVISION")]
+    after: Option<u64>,
+    /// End after so many events.
+    #[arg(long)]
+    limit: Option<usize>,
+    /// One JSON object per line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+impl Command {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let (store, result) = match self {
+            Self::Put(arguments) => {
+                // Read before the store is opened: a file that is not there needs no store.
+                let put = arguments.commit()?;
+                let store = arguments.store.open().await?;
+                let result = arguments.run(&store, put).await;
+                (store, result)
+            }
+            Self::Get(arguments) => {
+                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+            }
+            Self::Ls(arguments) => {
+                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+            }
+            Self::Rm(arguments) => {
+                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+            }
+            Self::Watch(arguments) => {
+                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+            }
+        };
+        store.close().await;
+        result.map(|()| ExitCode::SUCCESS)
+    }
+}
+
+async fn with(
+    store: Store,
+    work: impl AsyncFnOnce(&Store) -> anyhow::Result<()>,
+) -> (Store, anyhow::Result<()>) {
+    let result = work(&store).await;
+    (store, result)
+}
+
+impl PutArguments {
+    fn commit(&self) -> anyhow::Result<Commit> {
+        let mut put = Put::new(Key::new(&self.kind, &self.id), self.read_payload()?);
+        put.name = self.name.clone();
+        put.labels = parse_labels(&self.labels)?;
+        put.ttl = self.ttl;
+        put.expect = match (self.create, self.expect_version) {
+            (true, _) => Expect::Absent,
+            (false, Some(version)) => Expect::Version(version),
+            (false, None) => Expect::Any,
+        };
+        let commit = Commit::new();
+        Ok(match &self.fenced_by {
+            Some(text) => {
+                let (lease, token) = parse_fence(text)?;
+                commit.fenced_by(lease, token)
+            }
+            None => commit,
+        }
+        .put(put))
+    }
+
+    fn read_payload(&self) -> anyhow::Result<Bytes> {
+        match (&self.file, self.payload.as_deref()) {
+            (Some(path), _) => {
+                let bytes = std::fs::read(path);
+                Ok(bytes.with_context(|| format!("cannot read {}", path.display()))?.into())
+            }
+            (None, Some("-")) => {
+                let mut bytes = Vec::new();
+                std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+                Ok(bytes.into())
+            }
+            (None, text) => Ok(Bytes::from(text.unwrap_or_default().to_owned())),
+        }
+    }
+
+    async fn run(&self, store: &Store, commit: Commit) -> anyhow::Result<()> {
+        let committed = store.commit(commit).await?;
+        let (result, changed) = match committed.writes.first() {
+            Some(Written::Put(result)) => (result, true),
+            Some(Written::Unchanged(result)) => (result, false),
+            _ => anyhow::bail!("the store confirmed the put without its result"),
+        };
+        if self.json {
+            println!("{}", json::written(&self.kind, &self.id, result, changed));
+            return Ok(());
+        }
+        let word = match (changed, result.version) {
+            (false, _) => "unchanged",
+            (true, 1) => "created",
+            (true, _) => "changed",
+        };
+        println!(
+            "{}/{} {word}: version {}, revision {}",
+            self.kind, self.id, result.version, result.revision
+        );
+        Ok(())
+    }
+}
+
+impl GetArguments {
+    async fn run(&self, store: &Store) -> anyhow::Result<()> {
+        let key = Key::new(&self.kind, &self.id);
+        let found = match self.by_name {
+            true => store.get_by_name(&self.kind, &self.id).await?,
+            false => store.get(&key).await?,
+        };
+        let object = found.ok_or(Error::NotFound { key })?;
+        let mut out = std::io::stdout().lock();
+        if self.payload {
+            out.write_all(&object.payload)?;
+        } else if self.json {
+            writeln!(out, "{}", json::object(&object))?;
+        } else {
+            show(&object, &mut out)?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn show(object: &Object, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    writeln!(out, "{}", object.key)?;
+    if let Some(name) = &object.name {
+        writeln!(out, "name      {name}")?;
+    }
+    if !object.labels.is_empty() {
+        writeln!(out, "labels    {}", labels_text(&object.labels))?;
+    }
+    writeln!(
+        out,
+        "version   {}   revision {}   token {}",
+        object.version, object.revision, object.token
+    )?;
+    writeln!(
+        out,
+        "created   {}   updated {}",
+        table::time(object.created_at_ms),
+        table::time(object.updated_at_ms)
+    )?;
+    if let Some(left) = object.expires_in {
+        writeln!(out, "expires   in {}", table::duration(left))?;
+    }
+    match std::str::from_utf8(&object.payload) {
+        Ok(text) => writeln!(out, "payload   {text}"),
+        Err(_) => {
+            writeln!(out, "payload   {} bytes; see them with --payload", object.payload.len())
+        }
+    }
+}
+
+impl LsArguments {
+    async fn run(&self, store: &Store) -> anyhow::Result<()> {
+        let most = store.capabilities().limits.page_objects;
+        let mut query = Query::new(&self.kind).prefix(&self.prefix).selector(self.selector.clone());
+        query.name = self.name.clone();
+        let mut left = self.limit.unwrap_or(usize::MAX);
+        let mut rows = Vec::new();
+        while left > 0 {
+            query.limit = left.min(most);
+            let page = store.list(&query).await?;
+            left -= page.objects.len();
+            if self.json {
+                let mut out = std::io::stdout().lock();
+                for object in &page.objects {
+                    writeln!(out, "{}", json::object(object))?;
+                }
+            } else {
+                rows.extend(page.objects.iter().map(row));
+            }
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+        if self.json {
+            return Ok(());
+        }
+        if rows.is_empty() {
+            eprintln!("tenure: no {} objects match", self.kind);
+            return Ok(());
+        }
+        let heading = ["ID", "NAME", "VERSION", "REVISION", "UPDATED", "EXPIRES", "LABELS"];
+        Ok(table::print(&heading, &rows)?)
+    }
+}
+
+fn row(object: &Object) -> Vec<String> {
+    vec![
+        object.key.id.clone(),
+        table::or_dash(object.name.as_deref()),
+        object.version.to_string(),
+        object.revision.to_string(),
+        table::time(object.updated_at_ms),
+        object.expires_in.map_or_else(|| "never".into(), |d| format!("in {}", table::duration(d))),
+        table::or_dash(Some(&labels_text(&object.labels))),
+    ]
+}
+
+impl RmArguments {
+    async fn run(&self, store: &Store) -> anyhow::Result<()> {
+        let key = Key::new(&self.kind, &self.id);
+        let expect = self.expect_version.map_or(Expect::Exists, Expect::Version);
+        let committed = store.commit(Commit::new().delete(key.clone(), expect)).await?;
+        match self.json {
+            true => println!(
+                "{}",
+                serde_json::json!({ "kind": key.kind, "id": key.id, "revision": committed.revision })
+            ),
+            false => println!("{key} deleted: revision {}", committed.revision.unwrap_or(0)),
+        }
+        Ok(())
+    }
+}
+
+impl WatchArguments {
+    async fn run(&self, store: &Store) -> anyhow::Result<()> {
+        let request = WatchRequest {
+            kind: self.kind.clone(),
+            prefix: self.prefix.clone(),
+            after: self.after,
+        };
+        let mut watch = store.watch(&request).await?;
+        let mut left = self.limit.unwrap_or(usize::MAX);
+        while left > 0 {
+            let Some(batch) = watch.next().await.transpose()? else { break };
+            let mut out = std::io::stdout().lock();
+            for event in batch.events.iter().take(left) {
+                match self.json {
+                    true => writeln!(out, "{}", json::event(batch.revision, event))?,
+                    false => writeln!(out, "{}", event_line(batch.revision, event))?,
+                }
+            }
+            out.flush()?;
+            left = left.saturating_sub(batch.events.len());
+        }
+        Ok(())
+    }
+}
+
+fn event_line(revision: u64, event: &Event) -> String {
+    match event {
+        Event::Put(object) => {
+            let word = if object.version == 1 { "created" } else { "changed" };
+            format!("{revision:>8}  {word:<8} {}  version {}", object.key, object.version)
+        }
+        Event::Delete { key, cause, .. } => {
+            format!("{revision:>8}  {:<8} {key}", json::cause_word(*cause))
+        }
+    }
+}
+
+fn labels_text(labels: &Labels) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
+fn parse_labels(pairs: &[String]) -> tenure::Result<Labels> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Error::invalid(format!("label {text:?}"), "write it as KEY=VALUE")),
+    };
+    pairs.iter().map(pair).collect()
+}
+
+fn parse_fence(text: &str) -> tenure::Result<(Key, u64)> {
+    let parts = text.rsplit_once('@').and_then(|(key, token)| {
+        let (kind, id) = key.split_once('/')?;
+        Some((Key::new(kind, id), token.parse().ok()?))
+    });
+    parts.ok_or_else(|| Error::invalid(format!("lease {text:?}"), "write it as KIND/ID@TOKEN"))
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let parsed: jiff::SignedDuration =
+        text.parse().map_err(|_| "write it as 30s, 5m, 1h30m or 500ms".to_owned())?;
+    Duration::try_from(parsed).map_err(|_| "it must not be negative".to_owned())
+}

@@ -1,0 +1,105 @@
+//! Stores by URL.
+
+use std::path::PathBuf;
+
+use tenure::store::file::FileStore;
+use tenure::store::memory::MemoryStore;
+use tenure::store::{Capabilities, Store};
+use tenure::{Error, Result};
+use tenure_postgres::PostgresStore;
+use tenure_sqlite::SqliteStore;
+
+/// Said wherever a person may choose.
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB [default: a SQLite file of this user]";
+
+/// `--store` of every command that works on one.
+#[derive(clap::Args)]
+pub(crate) struct StoreArgument {
+    /// The store.
+    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = HELP)]
+    store: Option<String>,
+}
+
+impl StoreArgument {
+    pub(crate) async fn open(&self) -> Result<Store> {
+        match &self.store {
+            Some(url) => open(url).await,
+            None => open(&default_url()?).await,
+        }
+    }
+}
+
+/// One SQLite file per user, so that trying Tenure needs no decision.
+pub(crate) fn default_url() -> Result<String> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(home);
+    let folder = data.map(|data| data.join("tenure")).ok_or_else(|| {
+        Error::invalid("default store", "neither XDG_DATA_HOME nor HOME is set; give --store")
+    })?;
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Error::unavailable("sqlite", format!("cannot create {}: {error}", folder.display()))
+    })?;
+    Ok(format!("sqlite:{}", folder.join("tenure.db").display()))
+}
+
+/// Opens the store behind a URL.
+pub(crate) async fn open(url: &str) -> Result<Store> {
+    let needs = |what: &str, example: &str| {
+        Error::invalid(format!("store {url:?}"), format!("{what} is missing; write {example}"))
+    };
+    match url.split_once(':') {
+        Some(("memory", _)) => Ok(MemoryStore::new().into_store()),
+        Some(("file", "")) => Err(needs("the directory", "file:DIR")),
+        Some(("file", path)) => Ok(FileStore::open(path)?.into_store()),
+        Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
+        Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
+        Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
+        _ => Err(Error::invalid(
+            format!("store {:?}", redacted(url)),
+            "a store is memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB",
+        )),
+    }
+}
+
+/// What every backend promises, in the order of the documentation.
+pub(crate) fn all_capabilities() -> Vec<Capabilities> {
+    vec![
+        tenure::store::memory::capabilities(),
+        tenure::store::file::capabilities(),
+        tenure_sqlite::capabilities(),
+        tenure_postgres::capabilities(),
+    ]
+}
+
+/// A URL that may be shown: without its password.
+pub(crate) fn redacted(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((login, host)) => {
+            let user = login.split_once(':').map_or(login, |(user, _)| user);
+            format!("{scheme}://{user}@{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_never_shown() {
+        assert_eq!(redacted("postgres://me:se@cret@db:5432/app"), "postgres://me@db:5432/app");
+        assert_eq!(redacted("postgres://db/app"), "postgres://db/app");
+        assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_store_is_told_what_there_is() {
+        for url in ["mysql://x", "nothing", "sqlite:", "file:"] {
+            let error = open(url).await.map(drop).unwrap_err().to_string();
+            assert!(error.contains("sqlite:FILE") || error.contains("file:DIR"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the documentation shows is what the program prints.
+
+use crate::tenure;
+
+fn read(path: &str) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    std::fs::read_to_string(format!("{root}{path}"))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_table_of_backends_is_the_codes_own() {
+    let docs = read("docs/backends.md");
+    let printed = tenure("", &["store", "capabilities", "--json"]).ok();
+    let all: Vec<serde_json::Map<String, serde_json::Value>> =
+        serde_json::from_str(&printed).unwrap();
+    let names: Vec<_> = all.iter().map(|one| one["backend"].as_str().unwrap()).collect();
+    assert!(docs.contains(&format!("| | {} |", names.join(" | "))), "{names:?}");
+    for field in all[0].keys().filter(|field| *field != "backend") {
+        let answers: Vec<_> = all.iter().map(|one| one[field].as_str().unwrap()).collect();
+        let row = format!("| {} |", answers.join(" | "));
+        assert!(docs.contains(&row), "docs/backends.md lacks the row for {field}: {row}");
+    }
+}
+
+#[test]
+fn the_exit_codes_of_the_manual_are_those_of_the_help() {
+    let help = tenure("", &["--help"]).ok();
+    let docs = read("docs/operations.md");
+    let codes = help.lines().filter(|line| line.starts_with("  ") && line.len() > 6);
+    let codes: Vec<_> = codes
+        .filter_map(|line| line.trim().split_once(' '))
+        .filter(|(code, _)| code.parse::<u8>().is_ok())
+        .collect();
+    assert!(codes.len() >= 10, "{help}");
+    for (code, _) in codes {
+        assert!(docs.contains(&format!("| {code} |")), "exit code {code} is not in the manual");
+    }
+}
+
+#[test]
+fn what_the_readme_shows_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}/readme.db", folder.path().display());
+    let readme = read("README.md");
+    let shell =
+        readme.split("```console").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let mut shown = 0;
+    let mut lines = shell.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(command) = line.strip_prefix("$ tenure ") else { continue };
+        let script = format!("{} {command}", env!("CARGO_BIN_EXE_tenure"));
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .env("TENURE_STORE", &store)
+            .output()
+            .unwrap();
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        let mut printed = printed.lines();
+        while let Some(expected) = lines.next_if(|line| !line.starts_with("$ ") && !line.is_empty())
+        {
+            assert_eq!(printed.next(), Some(expected), "after $ tenure {command}");
+        }
+        shown += 1;
+    }
+    assert!(shown >= 4, "the README shows {shown} commands");
+}

@@ -1,0 +1,191 @@
+//! Connecting, and what every session is told first.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Error, Result};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
+
+use crate::error::{Failure, connecting};
+use crate::{BACKEND, Options};
+
+/// What a session is for; they differ in how long the server lets them wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Holds the commit lock for a moment.
+    Commit,
+    /// Locks the rows it touches.
+    Touch,
+    /// Reads only.
+    Read,
+    /// Waits for notifications.
+    Listen,
+    /// Sweeps and compacts.
+    Chores,
+    /// Makes the tables.
+    Migrate,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "tenure commit",
+            Self::Touch => "tenure touch",
+            Self::Read => "tenure read",
+            Self::Listen => "tenure listen",
+            Self::Chores => "tenure chores",
+            Self::Migrate => "tenure migrate",
+        }
+    }
+}
+
+/// Knows where the server is and how to greet it.
+pub(crate) struct Connector {
+    config: Config,
+    target: String,
+    pub(crate) options: Options,
+}
+
+impl Connector {
+    /// # Errors
+    /// [`Error::Invalid`] for an address that makes no sense or asks for what is not built.
+    pub(crate) fn new(url: &str, options: Options) -> Result<Arc<Self>> {
+        // The text itself is not repeated: it may hold a password.
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            let why = std::error::Error::source(&error);
+            let why = why.map_or_else(|| error.to_string(), ToString::to_string);
+            Error::invalid(
+                "Postgres address",
+                format!("{why}; write postgres://user:password@host:port/database"),
+            )
+        })?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(Error::invalid(
+                "Postgres address with sslmode=require",
+                "TLS to Postgres is not built yet; use a private network, a unix socket or a local \
+                 TLS proxy, and sslmode=disable",
+            ));
+        }
+        config
+            .ssl_mode(SslMode::Disable)
+            .connect_timeout(options.connect_timeout)
+            .tcp_user_timeout(options.reply_timeout)
+            .keepalives_idle(Duration::from_secs(15))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3);
+        let target = target(&config);
+        Ok(Arc::new(Self { config, target, options }))
+    }
+
+    /// Opens a session.
+    pub(crate) async fn open(&self, role: Role) -> Result<Session> {
+        self.open_with(role, None).await
+    }
+
+    /// Opens a session that passes notifications on.
+    pub(crate) async fn open_with(
+        &self,
+        role: Role,
+        notifications: Option<mpsc::UnboundedSender<Notification>>,
+    ) -> Result<Session> {
+        let patience = self.options.connect_timeout;
+        let greeting = async {
+            let mut config = self.config.clone();
+            config.application_name(role.name());
+            let (client, mut connection) =
+                config.connect(NoTls).await.map_err(|error| connecting(&self.target, &error))?;
+            let driver = tokio::spawn(async move {
+                while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                    if let (AsyncMessage::Notification(notification), Some(sender)) =
+                        (message, &notifications)
+                    {
+                        let _ = sender.send(notification);
+                    }
+                }
+            });
+            let session = Session { client, driver };
+            let greeted = session.client.batch_execute(&self.greeting(role)).await;
+            greeted.map_err(|error| Failure::from(error).error)?;
+            Ok(session)
+        };
+        // A server that is frozen accepts connections and then says nothing.
+        tokio::time::timeout(patience, greeting).await.unwrap_or_else(|_| {
+            let reason = format!("{} did not answer within {patience:?}", self.target);
+            Err(Error::unavailable(BACKEND, reason))
+        })
+    }
+
+    fn greeting(&self, role: Role) -> String {
+        let mut sql = format!(
+            "set tenure.writer = '{}'; set default_transaction_isolation = 'read committed';",
+            tenure::store::WRITER_LEVEL
+        );
+        if let Some(schema) = &self.options.schema {
+            sql.push_str(&format!("set search_path = {};", quoted(schema)));
+        }
+        let reply_ms = self.options.reply_timeout.as_millis();
+        // Our statements find rows by key, a few or thousands. A plan made while the table was small
+        // would scan it for ever after, and planning anew each time costs more than running.
+        sql.push_str(
+            "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
+             set enable_hashjoin = off; set enable_mergejoin = off; set jit = off;",
+        );
+        match role {
+            // A process that freezes while it holds the commit lock is cut off, so that it stops
+            // nobody else for long.
+            Role::Commit | Role::Touch => sql.push_str(&format!(
+                "set idle_in_transaction_session_timeout = '1s'; set lock_timeout = '5s'; \
+                 set statement_timeout = '{reply_ms}ms'; \
+                 select set_config('synchronous_commit', 'on', false) \
+                 where current_setting('synchronous_commit') = 'off';",
+            )),
+            Role::Read => sql.push_str(&format!("set statement_timeout = '{reply_ms}ms';")),
+            // Nothing a chore writes is told to a caller, so none of it needs to wait for the disk.
+            Role::Chores => sql.push_str(
+                "set lock_timeout = '5s'; set statement_timeout = '30s'; \
+                 set synchronous_commit = 'off';",
+            ),
+            Role::Listen | Role::Migrate => {}
+        }
+        sql
+    }
+}
+
+fn target(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let database = config.get_dbname().or(config.get_user()).unwrap_or("postgres");
+    format!("{host}:{port}/{database}")
+}
+
+/// A name as SQL writes it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// One session. Dropping it closes the socket at once, whatever state it is in.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    driver: JoinHandle<()>,
+}
+
+impl Session {
+    /// Resolves when the connection is gone.
+    pub(crate) async fn closed(&mut self) {
+        let _ = (&mut self.driver).await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}

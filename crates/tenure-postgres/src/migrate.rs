@@ -1,0 +1,126 @@
+//! Making and upgrading the tables, safely when many processes start at once.
+
+use std::time::Duration;
+
+use tenure::store::check_writer;
+use tenure::{Error, Result};
+
+use crate::BACKEND;
+use crate::connection::{Connector, Role, Session, quoted};
+use crate::error::Failure;
+
+/// Every step of the schema, oldest first; the position is the version before it.
+const STEPS: &[&str] = &[include_str!("sql/001_objects.sql")];
+
+/// A table of a million old rows takes a while to adopt.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a store must know before it starts.
+pub(crate) struct Opened {
+    /// The channel on which this schema's commits are told.
+    pub(crate) channel: String,
+    /// Whether the server flushes to disk at all.
+    pub(crate) flushes: bool,
+}
+
+/// Brings the tables up to date if need be, and refuses to go on if this program is too old.
+pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
+    let session = connector.open(Role::Migrate).await?;
+    let work = async {
+        if stored_version(&session).await? < version() {
+            upgrade(&session, connector.options.schema.as_deref()).await?;
+        }
+        opened(&session).await
+    };
+    let done = tokio::time::timeout(PATIENCE, work).await;
+    done.unwrap_or_else(|_| Err(Failure::timeout("migrating the tables", PATIENCE)))
+        .map_err(|failure| failure.error)
+}
+
+fn version() -> i32 {
+    STEPS.len() as i32
+}
+
+/// 0 if there are no tables of ours.
+async fn stored_version(session: &Session) -> Result<i32, Failure> {
+    let client = &session.client;
+    let present = client.query_one("select to_regclass('tenure_meta') is not null", &[]).await?;
+    if !present.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    let row = client.query_one("select schema_version from tenure_meta", &[]).await?;
+    Ok(row.get(0))
+}
+
+async fn upgrade(session: &Session, schema: Option<&str>) -> Result<(), Failure> {
+    let client = &session.client;
+    client.batch_execute("begin").await?;
+    let upgraded = async {
+        // Whoever comes second waits here and then finds nothing to do. One lock for the database:
+        // the schema may not exist yet.
+        client.execute("select pg_advisory_xact_lock(hashtext('tenure migration'))", &[]).await?;
+        if let Some(schema) = schema {
+            client
+                .batch_execute(&format!("create schema if not exists {}", quoted(schema)))
+                .await?;
+        }
+        let found = stored_version(session).await?;
+        let steps = STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0));
+        for (before, step) in steps {
+            client.batch_execute(step).await?;
+            let after = before as i32 + 1;
+            client.execute("update tenure_meta set schema_version = $1", &[&after]).await?;
+            tracing::info!(version = after, "upgraded the tables of the postgres store");
+        }
+        client.batch_execute("commit").await?;
+        Ok(())
+    };
+    upgraded.await.map_err(|failure: Failure| Failure {
+        error: match failure.error {
+            Error::Unavailable { backend, reason } => {
+                Error::Unavailable { backend, reason: format!("making the tables: {reason}") }
+            }
+            other => other,
+        },
+        ..failure
+    })
+}
+
+async fn opened(session: &Session) -> Result<Opened, Failure> {
+    let sql = "select min_writer, current_schema(), current_setting('fsync') = 'on', \
+               pg_is_in_recovery() from tenure_meta";
+    let row = session.client.query_opt(sql, &[]).await?;
+    let Some(row) = row else {
+        let reason = "table tenure_meta is empty; restore it from a backup";
+        return Err(Error::corrupt(BACKEND, reason).into());
+    };
+    check_writer(BACKEND, u32::try_from(row.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
+    if row.get(3) {
+        let reason = "the server is a standby; connect to the primary, or list all hosts and add \
+                      target_session_attrs=read-write";
+        return Err(Error::unavailable(BACKEND, reason).into());
+    }
+    let schema: Option<&str> = row.get(1);
+    Ok(Opened { channel: channel(schema.unwrap_or("public")), flushes: row.get(2) })
+}
+
+/// Channels belong to the database; stores in two schemas of one must not wake each other. Names are
+/// cut at 63 bytes, so a long schema is told by its beginning: an extra wake-up does no harm.
+fn channel(schema: &str) -> String {
+    let mut name = format!("tenure_{schema}");
+    while name.len() > 60 {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_fits_whatever_the_schema() {
+        assert_eq!(channel("public"), "tenure_public");
+        assert!(channel(&"ü".repeat(63)).len() <= 60);
+    }
+}

@@ -1,0 +1,170 @@
+//! A bounded queue before a group of workers: callers wait for room, a worker takes all that waits.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure::{Error, Result};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::BACKEND;
+
+/// What waits takes up room in units of this many bytes.
+const UNIT_BYTES: usize = 1024;
+/// Even the smallest request takes so many units, so room also bounds the count.
+const MIN_UNITS: usize = 4;
+/// 64 MiB, or 16,384 small requests.
+const UNITS: usize = 64 * 1024;
+
+/// So many turns of the scheduler without a newcomer, and a group sets off.
+const QUIET_TURNS: u32 = 2;
+
+/// A request and where its answer goes.
+pub(crate) struct Waiting<T, R> {
+    pub(crate) request: T,
+    pub(crate) bytes: usize,
+    reply: oneshot::Sender<R>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl<T, R> Waiting<T, R> {
+    /// Answers the caller, if it still waits.
+    pub(crate) fn answer(self, answer: R) {
+        let _ = self.reply.send(answer);
+    }
+
+    /// Whether the caller gave up waiting. A request that nobody waits for is not begun.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+/// How much a worker takes at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Most {
+    pub(crate) requests: usize,
+    pub(crate) bytes: usize,
+}
+
+pub(crate) struct Queue<T, R> {
+    waiting: Mutex<VecDeque<Waiting<T, R>>>,
+    bell: Notify,
+    room: Arc<Semaphore>,
+}
+
+impl<T, R> Queue<T, R> {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Mutex::new(VecDeque::new()),
+            bell: Notify::new(),
+            room: Arc::new(Semaphore::new(UNITS)),
+        }
+    }
+
+    /// Waits for room, joins the queue, waits for the answer.
+    pub(crate) async fn ask(&self, request: T, bytes: usize) -> Result<R> {
+        let closed = || Error::unavailable(BACKEND, "the store is closed");
+        let units = (bytes / UNIT_BYTES).clamp(MIN_UNITS, UNITS);
+        let room = Arc::clone(&self.room).acquire_many_owned(units as u32);
+        let room = room.await.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        let entry = Waiting { request, bytes, reply, _room: room };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(entry);
+        self.bell.notify_one();
+        // A worker that ends without an answer leaves the caller in doubt.
+        answer.await.map_err(|_| Error::unknown(BACKEND, "the store stopped while it worked"))
+    }
+
+    /// Everything that waits, within bounds and at least one; `None` once closed and empty.
+    pub(crate) async fn take(&self, most: Most) -> Option<Vec<Waiting<T, R>>> {
+        self.settle(most).await;
+        loop {
+            let taken = self.take_waiting(most);
+            if !taken.is_empty() {
+                return Some(taken);
+            }
+            if self.room.is_closed() {
+                // Passed on to the other workers.
+                self.bell.notify_one();
+                return None;
+            }
+            self.bell.notified().await;
+        }
+    }
+
+    /// Callers that were just answered may come back at once. Letting them, instead of running off
+    /// with the first of them, makes one group of what would be two.
+    async fn settle(&self, most: Most) {
+        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let (mut before, mut quiet) = (0, 0);
+        while quiet < QUIET_TURNS {
+            let now = waiting();
+            if now >= most.requests {
+                return;
+            }
+            quiet = if now > before { 0 } else { quiet + 1 };
+            before = now;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn take_waiting(&self, most: Most) -> Vec<Waiting<T, R>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while taken.len() < most.requests
+            && let Some(next) = waiting.front()
+        {
+            bytes += next.bytes;
+            if bytes > most.bytes && !taken.is_empty() {
+                break;
+            }
+            taken.extend(waiting.pop_front().filter(|entry| !entry.is_abandoned()));
+        }
+        if !waiting.is_empty() {
+            self.bell.notify_one();
+        }
+        taken
+    }
+
+    /// Takes no more requests; what waits is still worked off.
+    pub(crate) fn close(&self) {
+        self.room.close();
+        self.bell.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Most = Most { requests: 3, bytes: 100 };
+
+    #[tokio::test]
+    async fn groups_are_bounded_and_abandoned_requests_are_passed_over() {
+        let queue = Arc::new(Queue::<u32, u32>::new());
+        let ask = |n: u32, bytes: usize| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { queue.ask(n, bytes).await })
+        };
+        let mut callers = Vec::new();
+        for (n, bytes) in [(0, 40), (1, 70), (2, 10), (3, 10), (4, 10), (5, 1000)] {
+            callers.push(ask(n, bytes));
+            tokio::task::yield_now().await;
+        }
+        callers[2].abort();
+        tokio::task::yield_now().await;
+        let mut groups: Vec<Vec<u32>> = Vec::new();
+        while groups.concat().len() < 5 {
+            let group = queue.take(MOST).await.unwrap();
+            groups.push(group.iter().map(|entry| entry.request).collect::<Vec<_>>());
+            group.into_iter().for_each(|entry| {
+                let n = entry.request;
+                entry.answer(n);
+            });
+        }
+        assert_eq!(groups, [vec![0], vec![1, 3, 4], vec![5]]);
+        queue.close();
+        assert!(queue.take(MOST).await.is_none());
+        assert!(queue.ask(9, 1).await.is_err());
+        assert_eq!(callers.remove(0).await.unwrap().unwrap(), 0);
+    }
+}

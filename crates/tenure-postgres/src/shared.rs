@@ -1,0 +1,45 @@
+//! What the handles, the workers and the background tasks of one store share.
+
+use std::sync::Arc;
+
+use tenure::store::Committed;
+use tenure::{Error, Result};
+use tokio::sync::watch;
+
+use crate::BACKEND;
+use crate::connection::Connector;
+use crate::group::Work;
+use crate::pump::Pump;
+use crate::queue::Queue;
+use crate::read::Readers;
+use crate::time::Timekeeper;
+use crate::touch::TouchQueue;
+
+pub(crate) struct Shared {
+    pub(crate) connector: Arc<Connector>,
+    /// Where commits of this schema are told.
+    pub(crate) channel: String,
+    pub(crate) time: Timekeeper,
+    pub(crate) commits: Queue<Work, Result<Committed>>,
+    pub(crate) touches: TouchQueue,
+    pub(crate) readers: Readers,
+    pub(crate) pump: Pump,
+    /// True once background work should end.
+    pub(crate) stopping: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Resolves when background work should end.
+    pub(crate) async fn stopped(&self) {
+        let mut stopping = self.stopping.subscribe();
+        // The sender lives as long as this struct, so this ends only by the value.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if *self.stopping.borrow() {
+            return Err(Error::unavailable(BACKEND, "the store is closed"));
+        }
+        Ok(())
+    }
+}

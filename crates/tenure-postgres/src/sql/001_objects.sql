@@ -1,0 +1,177 @@
+-- Schema version 1. Runs once, in one transaction, under the migration's advisory lock. Everything is
+-- unqualified: the search path of the session says which schema it is for.
+
+create table if not exists objects (
+    object_type text not null,
+    id text not null,
+    name text,
+    payload bytea not null,
+    labels text,
+    created_at_ms bigint not null,
+    updated_at_ms bigint not null,
+    primary key (object_type, id)
+);
+
+-- A table made before resource_version existed keeps its rows, its payloads and its other columns.
+do $adopt$
+declare
+    here oid := to_regclass('objects');
+    found record;
+begin
+    -- Columns that we do not know must not stand in the way of rows that we write.
+    for found in
+        select attname from pg_attribute
+        where attrelid = here and attnum > 0 and not attisdropped and attnotnull and not atthasdef
+          and attidentity = '' and attname not in ('object_type', 'id', 'payload')
+          and not exists (
+              select from pg_constraint
+              where conrelid = here and contype = 'p' and attnum = any (conkey))
+    loop
+        execute format('alter table objects alter column %I drop not null', found.attname);
+    end loop;
+    alter table objects add column if not exists name text;
+    alter table objects add column if not exists labels text;
+    alter table objects add column if not exists created_at_ms bigint;
+    alter table objects add column if not exists updated_at_ms bigint;
+    alter table objects alter column labels drop default;
+    if exists (
+        select from pg_attribute
+        where attrelid = here and attname = 'labels' and atttypid <> 'text'::regtype)
+    then
+        alter table objects alter column labels type text using labels::text;
+    end if;
+    begin
+        perform labels::jsonb from objects where btrim(labels) <> '';
+    exception when others then
+        raise exception 'a row of table objects has labels that are not JSON (%); repair it and start again', sqlerrm;
+    end;
+    update objects set labels = null where btrim(labels) in ('', 'null', '{}');
+    update objects set created_at_ms = coalesce(created_at_ms, 0),
+                       updated_at_ms = coalesce(updated_at_ms, created_at_ms, 0)
+        where created_at_ms is null or updated_at_ms is null;
+
+    -- Ids sort bytewise, whatever the database's language.
+    alter table objects
+        alter column object_type type text collate "C",
+        alter column id type text collate "C",
+        alter column name type text collate "C",
+        alter column created_at_ms set not null,
+        alter column updated_at_ms set not null;
+    for found in
+        select conname from pg_constraint
+        where conrelid = here and contype = 'p' and conkey <> (
+            select array_agg(attnum order by attname desc) from pg_attribute
+            where attrelid = here and attname in ('object_type', 'id'))
+    loop
+        execute format('alter table objects drop constraint %I', found.conname);
+    end loop;
+    if not exists (select from pg_constraint where conrelid = here and contype = 'p') then
+        alter table objects add primary key (object_type, id);
+    end if;
+    if not exists (
+        select from pg_index
+        where indrelid = here and indisunique and indnkeyatts = 2 and indexprs is null
+          and pg_get_expr(indpred, indrelid) = '(name IS NOT NULL)'
+          and (select array_agg(attname::text order by attname) from pg_attribute
+               where attrelid = here and attnum = any (indkey::smallint[]))
+              = array['name', 'object_type'])
+    then
+        create unique index objects_name on objects (object_type, name) where name is not null;
+    end if;
+end
+$adopt$;
+
+alter table objects
+    add column if not exists resource_version bigint not null default 1,
+    add column revision bigint,
+    add column created_revision bigint,
+    add column token bigint,
+    add column ttl_ms bigint,
+    -- On the store's clock. Not indexed, so that a touch changes no index.
+    add column expires_at_ms bigint;
+
+with ordered as (
+    select object_type, id, row_number() over (order by created_at_ms, object_type, id) as number
+    from objects
+)
+update objects
+set revision = number, created_revision = number, token = number
+from ordered
+where objects.object_type = ordered.object_type and objects.id = ordered.id;
+
+alter table objects
+    alter column revision set not null,
+    alter column created_revision set not null,
+    alter column token set not null,
+    -- Room on every page for the next version of a row, so that touches and updates stay there.
+    set (fillfactor = 80);
+
+-- What the sweep looks through.
+create index objects_mortal on objects (object_type, id) where ttl_ms is not null;
+
+-- What watchers are told: every change, in order. `cause` is put, deleted or expired.
+create table tenure_events (
+    revision bigint not null,
+    ordinal integer not null,
+    -- The last change of its revision, so that a reader knows a whole batch when it sees one.
+    final boolean not null,
+    at_ms bigint not null,
+    cause text not null,
+    object_type text collate "C" not null,
+    id text collate "C" not null,
+    name text,
+    payload bytea not null,
+    labels text,
+    created_at_ms bigint not null,
+    updated_at_ms bigint not null,
+    resource_version bigint not null,
+    object_revision bigint not null,
+    created_revision bigint not null,
+    token bigint not null,
+    ttl_ms bigint,
+    primary key (revision, ordinal)
+);
+
+-- One row. Every commit locks it first, so commits are strictly serial.
+create table tenure_meta (
+    only_row boolean primary key default true check (only_row),
+    schema_version integer not null,
+    -- Programs below this writer level are refused.
+    min_writer integer not null,
+    -- The last revision drawn.
+    revision bigint not null,
+    -- History up to here is gone.
+    compacted_revision bigint not null,
+    -- The store's time is the server's clock plus this; it absorbs steps of the server's clock.
+    clock_offset_ms bigint not null,
+    -- The store's time never goes below the latest that was recorded.
+    clock_last_ms bigint not null,
+    -- No object expires before this instant.
+    next_expiry_ms bigint not null
+) with (fillfactor = 10);
+
+insert into tenure_meta
+select true, 1, 1, count(*), count(*), 0, 0, 9223372036854775807 from objects;
+
+-- A program that knows nothing of revisions would lose somebody's update. It does not announce
+-- itself, so the database turns it away. Once per statement: rows cost nothing.
+create function tenure_refuse_writer() returns trigger language plpgsql as $refuse$
+declare
+    writer integer := coalesce(nullif(current_setting('tenure.writer', true), ''), '0')::integer;
+    required integer;
+begin
+    execute format('select min_writer from %I.tenure_meta', tg_table_schema) into required;
+    if writer < required then
+        raise exception 'this program is too old to write to this Tenure store: it accepts writers of level % and above, this one has level %', required, writer
+            using errcode = 'insufficient_privilege',
+                  hint = 'Upgrade the program. Nothing was written.';
+    end if;
+    return null;
+end
+$refuse$;
+
+create trigger tenure_refuse_writer
+    before insert or update or delete or truncate on objects
+    for each statement
+    when (current_setting('tenure.writer', true) is distinct from '1')
+    execute function tenure_refuse_writer();

@@ -1,0 +1,270 @@
+//! Touches: many rows prolonged at once, without the commit lock.
+//!
+//! One transaction of two exchanges: lock the rows and look at the clock; decide here, with the very
+//! function the other backends use; write the new expiries and commit. Nothing but `expires_at_ms`
+//! changes, which is in no index, so the row's new version stays on its page. A touch and a commit
+//! settle who was first by the row's lock, which both take in the order of the keys.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join, try_join, try_join_all};
+use tenure::store::decide::{Now, Row, decide_touch};
+use tenure::store::{Touch, Touched};
+use tenure::{Error, Labels, Object, Result};
+use tokio_postgres::{Row as SqlRow, Statement};
+
+use crate::BACKEND;
+use crate::connection::{Role, Session};
+use crate::error::{Failure, commit_refused, commit_unanswered};
+use crate::group::Work;
+use crate::queue::{Most, Queue, Waiting};
+use crate::row::unsigned;
+use crate::shared::Shared;
+use crate::tid::Tid;
+use crate::time::{Sample, WALL_MS};
+
+/// Touches merged into one transaction.
+const MOST: Most = Most { requests: 2_048, bytes: 10_000 * TOUCH_BYTES };
+/// What one touch counts for in the queue.
+pub(crate) const TOUCH_BYTES: usize = 128;
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) type TouchQueue = Queue<Vec<Touch>, Result<Vec<Result<Touched>>>>;
+
+type Job = Waiting<Vec<Touch>, Result<Vec<Result<Touched>>>>;
+
+const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.token, \
+     o.expires_at_ms \
+   from unnest($1::text[], $2::text[]) with ordinality as w (object_type, id, place) \
+   join objects o on o.object_type = w.object_type and o.id = w.id \
+   order by o.object_type, o.id for no key update of o";
+
+const PROLONG: &str = "update objects o set expires_at_ms = w.expires_at_ms \
+   from unnest($1::tid[], $2::bigint[]) as w (place, expires_at_ms) where o.ctid = w.place";
+
+/// One worker with its own session.
+pub(crate) struct Toucher {
+    shared: Arc<Shared>,
+    session: Option<(Session, Statements)>,
+}
+
+struct Statements {
+    lock: Statement,
+    meta: Statement,
+    prolong: Statement,
+}
+
+/// Why touches did not happen, or may not have.
+enum Broken {
+    Before(Failure),
+    InDoubt(String),
+}
+
+impl From<tokio_postgres::Error> for Broken {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Before(error.into())
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Before(failure)
+    }
+}
+
+impl Toucher {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, session: None }
+    }
+
+    /// Works until the queue is closed and empty.
+    pub(crate) async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        while let Some(jobs) = shared.touches.take(MOST).await {
+            self.work_off(jobs).await;
+        }
+    }
+
+    async fn work_off(&mut self, jobs: Vec<Job>) {
+        let touches: Vec<&Touch> = jobs.iter().flat_map(|job| &job.request).collect();
+        let mut results: Vec<Option<Result<Touched>>> = vec![None; touches.len()];
+        let mut left: Vec<usize> = (0..touches.len()).collect();
+        // An object touched twice is touched in two rounds, in order.
+        while !left.is_empty() {
+            let mut seen = HashSet::with_capacity(left.len());
+            let (round, rest): (Vec<usize>, Vec<usize>) =
+                left.into_iter().partition(|place| seen.insert(&touches[*place].key));
+            left = rest;
+            let batch: Vec<&Touch> = round.iter().map(|place| touches[*place]).collect();
+            let answers = match self.attempt(&batch).await {
+                Ok(answers) => answers,
+                Err(error) => {
+                    tracing::warn!(%error, "touch failed");
+                    vec![Err(error); batch.len()]
+                }
+            };
+            for (place, answer) in round.into_iter().zip(answers) {
+                results[place] = Some(answer);
+            }
+        }
+        let mut results = results.into_iter().flatten();
+        for job in jobs {
+            let own: Vec<_> = results.by_ref().take(job.request.len()).collect();
+            job.answer(whole(own));
+        }
+    }
+
+    async fn attempt(&mut self, batch: &[&Touch]) -> Result<Vec<Result<Touched>>> {
+        for attempt in 1.. {
+            let failure = match self.once(batch).await {
+                Ok(answers) => return Ok(answers),
+                Err(Broken::InDoubt(why)) => return Err(commit_unanswered(&why)),
+                Err(Broken::Before(failure)) => failure,
+            };
+            if !failure.transient || attempt >= ATTEMPTS {
+                return Err(failure.error);
+            }
+            self.shared.time.sleep(PAUSE * attempt).await;
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    async fn once(&mut self, batch: &[&Touch]) -> Result<Vec<Result<Touched>>, Broken> {
+        let (session, statements) = match self.session.take() {
+            Some(ready) if !ready.0.client.is_closed() => ready,
+            _ => connect(&self.shared).await?,
+        };
+        let answers = self.transact(&session, &statements, batch).await?;
+        self.session = Some((session, statements));
+        Ok(answers)
+    }
+
+    async fn transact(
+        &self,
+        session: &Session,
+        statements: &Statements,
+        batch: &[&Touch],
+    ) -> Result<Vec<Result<Touched>>, Broken> {
+        let shared = &self.shared;
+        let patience = shared.connector.options.reply_timeout;
+        let client = &session.client;
+        let kinds: Vec<&str> = batch.iter().map(|touch| touch.key.kind.as_str()).collect();
+        let ids: Vec<&str> = batch.iter().map(|touch| touch.key.id.as_str()).collect();
+        let keys: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&kinds, &ids];
+        let sent = shared.time.sent();
+        let first = try_join(
+            client.batch_execute("begin"),
+            try_join(
+                client.query(&statements.lock, &keys),
+                // Behind the locks, so that the instant lies behind them too.
+                client.query_one(&statements.meta, &[]),
+            ),
+        );
+        let ((), (locked, meta)) = tokio::time::timeout(patience, first)
+            .await
+            .map_err(|_| Failure::timeout("a touch", patience))??;
+        let sample = Sample { wall_ms: meta.get(0), offset_ms: meta.get(1), last_ms: meta.get(2) };
+        let reading = shared.time.received(sent, sample);
+        let now = Now { store_ms: reading.store_ms, wall_ms: reading.wall_ms };
+        let (answers, tids, expiries) = judge(batch, &locked, now);
+
+        let prolong = async {
+            let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&tids, &expiries];
+            if tids.is_empty() {
+                return Ok(0);
+            }
+            client.execute(&statements.prolong, &parameters).await
+        };
+        let second = join(prolong, client.batch_execute("commit"));
+        match tokio::time::timeout(patience, second).await {
+            Ok((Ok(_), Ok(()))) => {}
+            Ok((Err(error), _)) if error.as_db_error().is_some() => return Err(error.into()),
+            Ok((_, Err(error))) if commit_refused(&error) => return Err(error.into()),
+            Ok((Err(error), _) | (_, Err(error))) => {
+                return Err(Broken::InDoubt(error.to_string()));
+            }
+            Err(_) => return Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
+        }
+        // A short life may bring the next expiry nearer, and a stepped clock must be corrected for
+        // everybody. The touch itself is done; at worst an object is swept later.
+        let earliest = expiries.iter().min().copied().unwrap_or(i64::MAX);
+        if reading.stepped || earliest < meta.get(3) {
+            let _ = shared.commits.ask(Work::Record { next_expiry_ms: earliest }, 0).await;
+        }
+        Ok(answers)
+    }
+}
+
+type Judged = (Vec<Result<Touched>>, Vec<Tid>, Vec<i64>);
+
+/// Decides every touch against the row that was locked for it.
+fn judge(batch: &[&Touch], locked: &[SqlRow], now: Now) -> Judged {
+    let mut rows: Vec<Option<&SqlRow>> = vec![None; batch.len()];
+    for row in locked {
+        let place = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+        if let Some(slot) = rows.get_mut(place) {
+            *slot = Some(row);
+        }
+    }
+    let (mut tids, mut expiries) = (Vec::new(), Vec::new());
+    let decide = |(touch, row): (&&Touch, Option<&SqlRow>)| {
+        let stored = row.map(|row| stored(touch, row));
+        let (expires_at_ms, touched) = decide_touch(touch, stored.as_ref(), now)?;
+        if let Some(row) = row {
+            tids.push(row.get(1));
+            expiries.push(expires_at_ms);
+        }
+        Ok(touched)
+    };
+    let answers = batch.iter().zip(rows).map(decide).collect();
+    (answers, tids, expiries)
+}
+
+/// As much of a row as a touch looks at.
+fn stored(touch: &Touch, row: &SqlRow) -> Row {
+    let object = Object {
+        key: touch.key.clone(),
+        name: None,
+        labels: Labels::new(),
+        payload: bytes::Bytes::new(),
+        version: unsigned(row.get(2)),
+        revision: unsigned(row.get(3)),
+        created_revision: 0,
+        token: unsigned(row.get(4)),
+        created_at_ms: 0,
+        updated_at_ms: 0,
+        ttl: None,
+        expires_in: None,
+    };
+    Row { object: Arc::new(object), expires_at_ms: row.get(5) }
+}
+
+async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
+    let session = shared.connector.open(Role::Touch).await.map_err(|error| {
+        let transient = matches!(error, Error::Unavailable { .. });
+        Failure { error, transient, blames_request: false }
+    })?;
+    let patience = shared.connector.options.reply_timeout;
+    let meta = format!(
+        "select {WALL_MS}, clock_offset_ms, clock_last_ms, next_expiry_ms from tenure_meta"
+    );
+    let prepare = try_join_all([LOCK, &meta, PROLONG].map(|text| session.client.prepare(text)));
+    let prepared = tokio::time::timeout(patience, prepare)
+        .await
+        .map_err(|_| Failure::timeout("preparing statements", patience))??;
+    let Ok([lock, meta, prolong]) = <[Statement; 3]>::try_from(prepared) else {
+        return Err(Error::unavailable(BACKEND, "statements went missing").into());
+    };
+    Ok((session, Statements { lock, meta, prolong }))
+}
+
+/// A store that is away is told once for all; refusals stand alone.
+fn whole(answers: Vec<Result<Touched>>) -> Result<Vec<Result<Touched>>> {
+    match answers.iter().find_map(|answer| answer.as_ref().err().filter(|e| !e.is_refusal())) {
+        Some(error) => Err(error.clone()),
+        None => Ok(answers),
+    }
+}

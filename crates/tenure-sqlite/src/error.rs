@@ -1,0 +1,42 @@
+//! What SQLite says, in the contract's words.
+
+use rusqlite::ErrorCode;
+use tenure::Error;
+
+pub(crate) const BACKEND: &str = "sqlite";
+
+/// An error before anything was committed: nothing was applied.
+pub(crate) fn definite(error: rusqlite::Error) -> Error {
+    let reason = error.to_string();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => Error::Full { backend: BACKEND, reason },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::corrupt(
+            BACKEND,
+            format!("{reason}; stop all users, keep a copy, and restore a backup or `.recover` it"),
+        ),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::unavailable(
+            BACKEND,
+            "another process has held the write lock for too long; is it stopped or stuck?",
+        ),
+        Some(ErrorCode::ReadOnly) => Error::unavailable(
+            BACKEND,
+            format!("{reason}; this user needs write permission on the file and its folder"),
+        ),
+        Some(ErrorCode::CannotOpen) => Error::unavailable(
+            BACKEND,
+            format!("{reason}; does the folder exist, and may this user write to it?"),
+        ),
+        _ => Error::unavailable(BACKEND, reason),
+    }
+}
+
+/// An error of the commit itself. Out of space and contention are certain; whether a failed flush
+/// left the transaction behind is not.
+pub(crate) fn of_commit(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            definite(error)
+        }
+        _ => Error::unknown(BACKEND, format!("the commit could not be flushed: {error}")),
+    }
+}

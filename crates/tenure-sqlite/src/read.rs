@@ -1,0 +1,200 @@
+//! Reads, each on a connection of its own: SQLite's readers neither block the writer nor each other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tenure::store::hosttime::HostTime;
+use tenure::store::{Batch, History, Page, Query};
+use tenure::{Error, Key, Object, Result};
+use tokio::sync::Semaphore;
+
+use crate::Options;
+use crate::apply::{by_name, find, of_row};
+use crate::error::{BACKEND, definite};
+use crate::rows::{event, first_seq, stored, with_columns};
+use crate::schema::connect;
+use crate::writer::revision;
+
+/// Connections for reading, and so the most reads at a time.
+const READERS: usize = 8;
+/// Rows one page may look at: a selector that matches little is answered in bounded steps.
+const SCAN_ROWS: usize = 5_000;
+
+fn closed() -> Error {
+    Error::unavailable(BACKEND, "the store was closed")
+}
+
+/// A bounded pool of read connections.
+pub(crate) struct Readers {
+    idle: Mutex<Vec<Connection>>,
+    turns: Semaphore,
+    options: Options,
+    time: HostTime,
+}
+
+impl Readers {
+    pub(crate) fn new(options: Options, time: HostTime) -> Arc<Self> {
+        let turns = Semaphore::new(READERS);
+        Arc::new(Self { idle: Mutex::default(), turns, options, time })
+    }
+
+    /// Refuses all reads from here on.
+    pub(crate) fn close(&self) {
+        self.turns.close();
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Runs `read` in one read transaction on a thread that may block.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Connection, &HostTime) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let _turn = self.turns.acquire().await.map_err(|_| closed())?;
+        let pool = Arc::clone(self);
+        let work = tokio::task::spawn_blocking(move || pool.run_blocking(read));
+        work.await
+            .map_err(|error| Error::unavailable(BACKEND, format!("a read failed: {error}")))?
+    }
+
+    /// The same on this thread.
+    pub(crate) fn run_blocking<T>(
+        &self,
+        read: impl FnOnce(&Connection, &HostTime) -> Result<T>,
+    ) -> Result<T> {
+        if self.turns.is_closed() {
+            return Err(closed());
+        }
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => connect(&self.options, false).map_err(definite)?,
+        };
+        // A connection whose transaction failed to end is not used again.
+        conn.execute_batch("BEGIN").map_err(definite)?;
+        let result = read(&conn, &self.time);
+        conn.execute_batch("COMMIT").map_err(definite)?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < READERS {
+            idle.push(conn);
+        }
+        result
+    }
+
+    pub(crate) async fn get(self: &Arc<Self>, key: &Key) -> Result<Option<Object>> {
+        let key = key.clone();
+        self.run(move |conn, time| {
+            let row = find(conn, &key).map_err(|error| of_row(error, &key))?;
+            Ok(row.and_then(|row| row.read(time.now_ms())))
+        })
+        .await
+    }
+
+    pub(crate) async fn list(self: &Arc<Self>, query: &Query) -> Result<Page> {
+        let query = query.clone();
+        self.run(move |conn, time| page(conn, &query, time.now_ms())).await
+    }
+}
+
+fn page(conn: &Connection, query: &Query, now_ms: i64) -> Result<Page> {
+    let place = Key::new(&query.kind, query.after.as_deref().unwrap_or("…"));
+    let revision = revision(conn).map_err(definite)?;
+    let mut page = Page { objects: Vec::new(), next: None, revision };
+    if let Some(name) = &query.name {
+        let row = by_name(conn, &query.kind, name).map_err(|error| of_row(error, &place))?;
+        let object = row.and_then(|row| row.read(now_ms));
+        let object = object.filter(|object| {
+            query.matches(object) && query.after.as_ref().is_none_or(|after| object.key.id > *after)
+        });
+        page.objects.extend(object);
+        return Ok(page);
+    }
+    scan(conn, query, now_ms, &mut page).map_err(|error| of_row(error, &place))?;
+    Ok(page)
+}
+
+fn scan(conn: &Connection, query: &Query, now_ms: i64, page: &mut Page) -> rusqlite::Result<()> {
+    let start = query.range.start();
+    let (from, sql) = match query.after.as_deref() {
+        Some(after) if after >= start => (
+            after,
+            with_columns!(
+                "SELECT ",
+                ", expires_at_ms FROM objects WHERE object_type = ?1 AND id > ?2 ORDER BY id"
+            ),
+        ),
+        _ => (
+            start,
+            with_columns!(
+                "SELECT ",
+                ", expires_at_ms FROM objects WHERE object_type = ?1 AND id >= ?2 ORDER BY id"
+            ),
+        ),
+    };
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query((&query.kind, from))?;
+    let mut looked_at = 0;
+    let mut last = None;
+    while let Some(row) = rows.next()? {
+        let row = stored(row)?;
+        let id = &row.object.key.id;
+        if query.range.is_past(id) {
+            return Ok(());
+        }
+        if page.objects.len() == query.limit || looked_at == SCAN_ROWS {
+            page.next = last;
+            return Ok(());
+        }
+        looked_at += 1;
+        last = Some(id.clone());
+        if query.matches(&row.object) {
+            page.objects.extend(row.read(now_ms));
+        }
+    }
+    Ok(())
+}
+
+/// Whole batches after a revision, in order.
+pub(crate) fn batches_after(
+    conn: &Connection,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<Arc<Batch>>> {
+    let sql = "SELECT compacted_revision FROM tenure_meta";
+    let compacted: u64 = conn
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(definite)?;
+    if after < compacted {
+        return Err(Error::Compacted { requested: after, oldest: compacted });
+    }
+    read_batches(conn, after, limit)
+        .map_err(|error| of_row(error, &Key::new("history", after.to_string())))
+}
+
+fn read_batches(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Vec<Arc<Batch>>> {
+    let sql =
+        with_columns!("SELECT ", ", seq, cause FROM tenure_events WHERE seq >= ?1 ORDER BY seq");
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([first_seq(after + 1)])?;
+    let mut batches: Vec<Batch> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (revision, event) = event(row)?;
+        let full = batches.len() == limit;
+        match batches.last_mut() {
+            Some(batch) if batch.revision == revision => batch.events.push(event),
+            _ if full => break,
+            _ => batches.push(Batch { revision, events: vec![event] }),
+        }
+    }
+    Ok(batches.into_iter().map(Arc::new).collect())
+}
+
+#[async_trait]
+impl History for Readers {
+    async fn read_after(&self, after: u64, limit: usize) -> Result<Vec<Arc<Batch>>> {
+        // Short and from the cache as a rule; a watcher this far behind can wait for a turn.
+        let _turn = self.turns.acquire().await.map_err(|_| closed())?;
+        self.run_blocking(|conn, _| batches_after(conn, after, limit))
+    }
+}

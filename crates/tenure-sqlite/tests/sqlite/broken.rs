@@ -1,0 +1,195 @@
+//! Full disks, damaged files, and other processes in the way.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tenure::store::{Expect, Put, Query};
+use tenure::{Error, Key};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_sqlite::{Options, SqliteStore};
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.test("a_full_store_says_so_and_loses_nothing", full);
+    trials.test("a_damaged_file_says_so", damaged);
+    trials.test("a_file_that_is_no_database_says_so", no_database);
+    trials.test("a_damaged_row_concerns_only_itself", damaged_row);
+    trials.test("a_stuck_process_makes_writers_wait_then_unavailable", stuck);
+    trials.test("a_missing_folder_says_so", missing_folder);
+    trials.test("conflicts_in_a_group_concern_only_themselves", group);
+    trials.test("a_closed_store_refuses", closed);
+    trials.test("history_is_kept_within_its_bounds", history);
+}
+
+async fn full() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("small.db");
+    let store = Options::new(&path).max_bytes(1024 * 1024).open()?.into_store();
+    let mut written = 0;
+    let error = loop {
+        let put = Put::new(Key::new("big", written.to_string()), vec![7u8; 50_000]);
+        match store.commit(put.expect(Expect::Absent)).await {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        ensure!(written < 100, "a store of 1 MiB took 5 MB");
+    };
+    ensure!(matches!(error, Error::Full { .. }), "{error}");
+    ensure!(error.to_string().contains("free space"), "{error}");
+    ensure_eq!(store.list_all(&Query::new("big")).await?.len(), written, "acknowledged objects");
+    store.close().await;
+    // With room again, it goes on.
+    let store = SqliteStore::open(&path)?.into_store();
+    store.commit(Put::new(Key::new("big", written.to_string()), vec![7u8; 50_000])).await?;
+    ensure_eq!(store.list_all(&Query::new("big")).await?.len(), written + 1);
+    Ok(())
+}
+
+async fn damaged() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("damaged.db");
+    let store = SqliteStore::open(&path)?.into_store();
+    for n in 0..200 {
+        store.commit(Put::new(Key::new("k", n.to_string()), vec![1u8; 500])).await?;
+    }
+    store.close().await;
+    drop(store);
+    // Everything behind the first page becomes noise.
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(|e| e.to_string())?;
+    drop(conn);
+    let mut bytes = std::fs::read(&path)?;
+    bytes[4096..].fill(0xA5);
+    std::fs::write(&path, bytes)?;
+    let outcome = match SqliteStore::open(&path) {
+        Ok(store) => store.into_store().list_all(&Query::new("k")).await.map(drop),
+        Err(error) => Err(error),
+    };
+    let Err(error) = outcome else { return Err("noise was read as data".into()) };
+    ensure!(matches!(error, Error::Corrupt { .. }), "{error}");
+    ensure!(error.to_string().contains("backup"), "{error}");
+    Ok(())
+}
+
+async fn no_database() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("letter.txt");
+    std::fs::write(&path, "Dear reader, this is not a database at all, and it is long enough.")?;
+    let Err(error) = SqliteStore::open(&path) else { return Err("a letter was opened".into()) };
+    ensure!(matches!(error, Error::Corrupt { .. }), "{error}");
+    ensure!(std::fs::read_to_string(&path)?.starts_with("Dear reader"), "the letter was changed");
+    Ok(())
+}
+
+async fn damaged_row() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("row.db");
+    let store = SqliteStore::open(&path)?.into_store();
+    for id in ["bad", "good"] {
+        store.commit(Put::new(Key::new("k", id), id)).await?;
+    }
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    let spoil = "UPDATE objects SET labels = 'nonsense', revision = revision + 1 WHERE id = 'bad'";
+    conn.execute(spoil, []).map_err(|error| error.to_string())?;
+    let bad = Key::new("k", "bad");
+    for error in [store.get(&bad).await.err(), store.commit(Put::new(bad, "x")).await.err()] {
+        let error = error.ok_or("a damaged row was read")?;
+        ensure!(matches!(error, Error::Corrupt { .. }), "{error}");
+        ensure!(error.to_string().contains("k/bad"), "{error}");
+    }
+    store.commit(Put::new(Key::new("k", "good"), "still writable")).await?;
+    ensure!(store.get(&Key::new("k", "good")).await?.is_some());
+    Ok(())
+}
+
+async fn stuck() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("stuck.db");
+    let options = Options::new(&path).busy_timeout(Duration::from_millis(200));
+    let store = options.open()?.into_store();
+    let other = Connection::open(&path).map_err(|error| error.to_string())?;
+    other.execute_batch("BEGIN IMMEDIATE").map_err(|error| error.to_string())?;
+    let key = Key::new("k", "1");
+    let Err(error) = store.commit(Put::new(key.clone(), "x")).await else {
+        return Err("two writers at once".into());
+    };
+    ensure!(matches!(error, Error::Unavailable { .. }), "{error}");
+    ensure!(error.to_string().contains("write lock"), "{error}");
+    ensure_eq!(store.get(&key).await?, None, "readers do not wait");
+    other.execute_batch("ROLLBACK").map_err(|error| error.to_string())?;
+    store.commit(Put::new(key, "x")).await?;
+    Ok(())
+}
+
+async fn missing_folder() -> Result<(), Failure> {
+    let Err(error) = SqliteStore::open("/nonexistent/folder/x.db") else {
+        return Err("a store in no folder".into());
+    };
+    ensure!(error.to_string().contains("does the folder exist"), "{error}");
+    Ok(())
+}
+
+async fn group() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let store = SqliteStore::open(folder.path().join("group.db"))?.into_store();
+    let key = |n: usize| Key::new("k", n.to_string());
+    store.commit(Put::new(key(0), "there")).await?;
+    // All of these wait at once, so they share transactions; every third must fail, alone.
+    let commits = (0..600).map(|n| {
+        let key = if n % 3 == 0 { key(0) } else { key(n) };
+        store.commit(Put::new(key, "x").expect(Expect::Absent))
+    });
+    let outcomes = futures::future::join_all(commits).await;
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        match (n % 3, outcome) {
+            (0, Err(Error::AlreadyExists { .. })) => {}
+            (1 | 2, Ok(committed)) => ensure!(committed.revision.is_some()),
+            (_, other) => return Err(format!("commit {n}: {other:?}").into()),
+        }
+    }
+    ensure_eq!(store.list_all(&Query::new("k")).await?.len(), 401);
+    Ok(())
+}
+
+async fn closed() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let store = SqliteStore::open(folder.path().join("closed.db"))?.into_store();
+    store.commit(Put::new(Key::new("k", "1"), "x")).await?;
+    store.close().await;
+    let Err(error) = store.commit(Put::new(Key::new("k", "2"), "x")).await else {
+        return Err("a closed store took a commit".into());
+    };
+    ensure!(matches!(error, Error::Unavailable { .. }), "{error}");
+    Ok(())
+}
+
+async fn history() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("history.db");
+    let clock = tenure::clock::ManualClock::new();
+    let store = Options::new(&path)
+        .clock(std::sync::Arc::new(clock.clone()))
+        .history(Duration::from_secs(60), 1_000)
+        .open()?
+        .into_store();
+    let key = Key::new("k", "1");
+    for n in 0..3_000 {
+        store.commit(Put::new(key.clone(), n.to_string())).await?;
+        if n % 500 == 0 {
+            clock.advance(Duration::from_secs(6));
+        }
+    }
+    let count = || -> Result<u32, Failure> {
+        let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+        let sql = "SELECT count(*) FROM tenure_events";
+        Ok(conn.query_row(sql, [], |row| row.get(0)).map_err(|error| error.to_string())?)
+    };
+    ensure!(count()? <= 2_000, "{} events for a bound of 1,000", count()?);
+    // The rest goes with time. The commits wake the writer, which then looks at the clock.
+    for n in 0..4 {
+        clock.advance(Duration::from_secs(61));
+        store.commit(Put::new(key.clone(), format!("late {n}"))).await?;
+    }
+    ensure!(count()? <= 5, "{} events after their time", count()?);
+    Ok(())
+}

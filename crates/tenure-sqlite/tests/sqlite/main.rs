@@ -1,0 +1,37 @@
+//! The SQLite store: the whole suite, a loop of killed processes, and what is SQLite's own.
+
+mod broken;
+mod migration;
+mod time;
+
+use tenure::store::Store;
+use tenure_conformance::{Opener, Subject, crash, harness};
+use tenure_sqlite::SqliteStore;
+
+/// Rounds of killing writers at random moments.
+const KILLS: u32 = 200;
+
+async fn open(path: String) -> tenure::Result<Store> {
+    Ok(SqliteStore::open(path)?.into_store())
+}
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (suite, killed) = (path("suite.db"), path("killed.db"));
+    harness::main(
+        |path| Box::pin(open(path)),
+        |trials| {
+            trials.suite("sqlite", suite);
+            let worker = Some(trials.spec_worker(killed.clone()));
+            let opener: Opener = std::sync::Arc::new(move || Box::pin(open(killed.clone())));
+            let subject = Subject { open: opener, worker, clock: None };
+            trials.test("survives_200_kills", move || async move {
+                crash::kill_rounds(&subject, KILLS, 0x5EED).await
+            });
+            migration::add(trials);
+            broken::add(trials);
+            time::add(trials);
+        },
+    )
+}

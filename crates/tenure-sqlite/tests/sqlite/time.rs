@@ -1,0 +1,82 @@
+//! The store's clock: uptime of the host, whatever the wall clock does, across restarts and reboots.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::Key;
+use tenure::clock::ManualClock;
+use tenure::store::{Put, Store, Touch};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_sqlite::Options;
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.test("wall_clock_steps_change_nothing", wall_clock);
+    trials.test("a_restart_goes_on_counting", restart);
+    trials.test("a_reboot_counts_from_first_sight", reboot);
+}
+
+fn open(path: &std::path::Path, clock: &ManualClock, boot: &str) -> tenure::Result<Store> {
+    Ok(Options::new(path).clock(Arc::new(clock.clone())).boot_id(boot).open()?.into_store())
+}
+
+async fn wall_clock() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let clock = ManualClock::new();
+    let store = open(&folder.path().join("t.db"), &clock, "b1")?;
+    let key = Key::new("k", "1");
+    let ttl = Duration::from_secs(30);
+    let put = store.commit(Put::new(key.clone(), "x").ttl(ttl)).await?;
+    for step in [3_600_000, -7_200_000, 86_400_000] {
+        clock.step_wall(step);
+        let object = store.get(&key).await?.ok_or("a step of the wall clock ended it")?;
+        ensure_eq!(object.expires_in, Some(ttl));
+    }
+    clock.advance(Duration::from_secs(29));
+    let touch = Touch { key: key.clone(), revision: put.revision.unwrap_or(0), ttl };
+    store.touch(vec![touch]).await?.remove(0)?;
+    clock.step_wall(-86_400_000);
+    clock.advance(Duration::from_secs(29));
+    ensure!(store.get(&key).await?.is_some(), "the touch was not counted");
+    clock.advance(Duration::from_secs(1));
+    ensure_eq!(store.get(&key).await?, None, "a step of the wall clock prolonged it");
+    Ok(())
+}
+
+async fn restart() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("t.db");
+    let clock = ManualClock::new();
+    let key = Key::new("k", "1");
+    let store = open(&path, &clock, "b1")?;
+    store.commit(Put::new(key.clone(), "x").ttl(Duration::from_secs(30))).await?;
+    store.close().await;
+    clock.advance(Duration::from_secs(20));
+    let store = open(&path, &clock, "b1")?;
+    let left = store.get(&key).await?.and_then(|object| object.expires_in);
+    ensure_eq!(left, Some(Duration::from_secs(10)));
+    clock.advance(Duration::from_secs(10));
+    ensure_eq!(store.get(&key).await?, None);
+    Ok(())
+}
+
+async fn reboot() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("t.db");
+    let key = Key::new("k", "1");
+    let before = ManualClock::new();
+    before.advance(Duration::from_secs(1_000_000));
+    let store = open(&path, &before, "b1")?;
+    store.commit(Put::new(key.clone(), "x").ttl(Duration::from_secs(30))).await?;
+    store.close().await;
+
+    // Uptime starts over, far below what it was, and the wall clock is wrong for good measure.
+    let after = ManualClock::new();
+    after.step_wall(-1_000_000_000);
+    let store = open(&path, &after, "b2")?;
+    let left = store.get(&key).await?.and_then(|object| object.expires_in);
+    ensure_eq!(left, Some(Duration::from_secs(30)), "what was left when it was last seen");
+    after.advance(Duration::from_secs(30));
+    ensure_eq!(store.get(&key).await?, None);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Finding what is installed: the server's binaries, and the user it may run as.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+/// The folder with `initdb`, `postgres` and `psql`: from `PATH`, else the newest that the
+/// distribution keeps aside.
+pub(crate) fn postgres_binaries() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    candidates.extend(versions.into_iter().map(|(_, path)| path));
+    let complete = |folder: &PathBuf| {
+        ["initdb", "postgres", "psql"].iter().all(|name| folder.join(name).is_file())
+    };
+    candidates.into_iter().find(complete).ok_or_else(|| {
+        anyhow!(
+            "Postgres is not installed: initdb, postgres and psql are neither in PATH nor in \
+             /usr/lib/postgresql/*/bin; run ./test, which installs it, or `apt-get install \
+             postgresql`"
+        )
+    })
+}
+
+/// The library that gives one process its own wall clock.
+pub(crate) fn faketime_library() -> Result<PathBuf> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
+    let library = |folder: &&str| Path::new(folder).join("faketime/libfaketime.so.1");
+    folders.iter().map(|folder| library(&folder)).find(|path| path.is_file()).ok_or_else(|| {
+        anyhow!(
+            "libfaketime is not installed, and stepping a server's clock needs it; run ./test, \
+             which installs it, or `apt-get install libfaketime`"
+        )
+    })
+}
+
+/// A user and its group, by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Whom to run the server as: Postgres refuses root, so root borrows the user `postgres`.
+pub(crate) fn server_user() -> Result<Option<Ids>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").context("reading /etc/passwd")?;
+    let ids = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, uid, gid) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        (name == "postgres").then_some(Ids { uid: uid.parse().ok()?, gid: gid.parse().ok()? })
+    });
+    ids.map(Some).ok_or_else(|| {
+        anyhow!(
+            "Postgres does not run as root and there is no user `postgres` to run it as; \
+             `apt-get install postgresql` creates one, or run the tests as another user"
+        )
+    })
+}

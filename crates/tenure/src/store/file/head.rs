@@ -1,0 +1,135 @@
+//! Three small files: `head` (how far the canonical files are), `clock` (the store's timeline) and
+//! `store.json` (which programs may write).
+//!
+//! `head` is overwritten in place and not flushed, because it can be found out again: whatever
+//! history holds behind it is done once more. In the boot in which it was written it is exact; in
+//! another boot, where an older head may have come back after a power cut, history is looked at.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use serde::{Deserialize, Serialize};
+
+use super::BACKEND;
+use super::disk::{Disk, failed};
+use super::layout::Layout;
+use super::record::{FORMAT, Sealed, seal};
+use crate::store::hosttime::Anchor;
+use crate::store::{WRITER_LEVEL, check_writer};
+use crate::{Error, Result};
+
+/// The head is padded to this, so that overwriting it never changes the file's length.
+const HEAD_BYTES: usize = 512;
+
+/// How far the canonical files are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Head {
+    /// The last revision drawn, applied to the canonical files, all of them flushed.
+    pub(super) revision: u64,
+    /// The segment of history that is written to.
+    pub(super) segment: u64,
+    /// Where its last whole frame ends.
+    pub(super) length: u64,
+    /// The store's instant of the last commit.
+    pub(super) at_ms: i64,
+    /// When the segment was begun.
+    pub(super) segment_at_ms: i64,
+    /// The boot in which this was written.
+    pub(super) boot_id: String,
+}
+
+impl Head {
+    /// `None` if there is no head, or none that can be believed.
+    pub(super) fn read(layout: &Layout, file: &File) -> Result<Option<Self>> {
+        let mut bytes = [0; HEAD_BYTES];
+        let mut filled = 0;
+        while filled < HEAD_BYTES {
+            match file.read_at(&mut bytes[filled..], filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) => return Err(failed("read", &layout.head(), &error)),
+            }
+        }
+        let line = bytes[..filled].split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(Sealed::parse(line).and_then(|sealed| sealed.open(b"")))
+    }
+
+    pub(super) fn write(&self, layout: &Layout, disk: &Disk, file: &File) -> Result<()> {
+        let mut bytes = seal(self, b"")?;
+        bytes.resize(HEAD_BYTES.max(bytes.len()), b'\n');
+        disk.write_at(&layout.head(), file, &bytes, 0)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Timeline {
+    boot_id: String,
+    offset_ms: i64,
+    last_ms: i64,
+}
+
+/// The timeline as recorded; `None` in a new store.
+pub(super) fn read_anchor(layout: &Layout) -> Result<Option<Anchor>> {
+    let path = layout.clock();
+    let Some(bytes) = super::read_file(&path)? else { return Ok(None) };
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let timeline: Timeline =
+        Sealed::parse(line).and_then(|sealed| sealed.open(b"")).ok_or_else(|| {
+            Error::corrupt(
+                BACKEND,
+                format!(
+                    "{} is not readable; stop every process that uses this store, remove the file \
+                     and start again: lives then count from there",
+                    path.display()
+                ),
+            )
+        })?;
+    let Timeline { boot_id, offset_ms, last_ms } = timeline;
+    Ok(Some(Anchor { boot_id, offset_ms, last_ms }))
+}
+
+pub(super) fn write_anchor(layout: &Layout, disk: &Disk, anchor: Anchor) -> Result<()> {
+    let Anchor { boot_id, offset_ms, last_ms } = anchor;
+    disk.replace(&layout.clock(), &seal(&Timeline { boot_id, offset_ms, last_ms }, b"")?)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Format {
+    /// So that a person who finds the folder knows what it is.
+    about: String,
+    format: u32,
+    min_writer: u32,
+}
+
+/// Refuses a store made for other programs, and marks a new one.
+pub(super) fn check_format(layout: &Layout, disk: &Disk) -> Result<()> {
+    let path = layout.format();
+    let Some(bytes) = super::read_file(&path)? else {
+        let format = Format {
+            about: "Tenure file store".to_owned(),
+            format: FORMAT,
+            min_writer: WRITER_LEVEL,
+        };
+        let mut text = serde_json::to_vec(&format)
+            .map_err(|error| Error::invalid("store format", error.to_string()))?;
+        text.push(b'\n');
+        return disk.replace(&path, &text);
+    };
+    let format: Format = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::corrupt(
+            BACKEND,
+            format!("{} is not readable ({error}); put back a good copy", path.display()),
+        )
+    })?;
+    if format.format != FORMAT {
+        return Err(Error::Refused {
+            backend: BACKEND,
+            reason: format!(
+                "{} says format {}, this program knows format {FORMAT}; use a program that knows it",
+                path.display(),
+                format.format
+            ),
+        });
+    }
+    check_writer(BACKEND, format.min_writer)
+}

@@ -1,0 +1,85 @@
+//! Telling a local file system from one that lives elsewhere.
+//!
+//! The store relies on `flock` between processes, on atomic rename, and on fsync meaning what it
+//! says. Network file systems promise some of that, sometimes, between some clients. So they are
+//! refused by their magic number, unless whoever opens the store has decided otherwise.
+
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// `f_type` of file systems whose files are, or may be, kept by another machine or by a program.
+const REMOTE: [(u32, &str); 17] = [
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFF53_4D42, "CIFS"),
+    (0xFE53_4D42, "SMB2"),
+    (0x564C, "NCP"),
+    (0x6573_5546, "FUSE"),
+    (0x0102_1997, "9P"),
+    (0x5346_414F, "AFS"),
+    (0x6B41_4653, "kAFS"),
+    (0x7375_7245, "Coda"),
+    (0x00C3_6400, "Ceph"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x7461_636F, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x1983_0326, "BeeGFS"),
+    (0x786F_4256, "VirtualBox shared folder"),
+];
+
+/// The name of a file system that is not local, by its magic number.
+pub(super) fn remote_name(magic: u32) -> Option<&'static str> {
+    REMOTE.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+}
+
+/// Refuses a folder on a file system that is not local.
+pub(super) fn refuse_remote(root: &Path, allowed: bool) -> Result<()> {
+    let stat = rustix::fs::statfs(root).map_err(|error| {
+        Error::unavailable(super::BACKEND, format!("file system of {}: {error}", root.display()))
+    })?;
+    // The field's type differs between platforms; the magic numbers have 32 bits on all of them.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
+    let magic = stat.f_type as u32;
+    match remote_name(magic) {
+        Some(name) if allowed => {
+            tracing::warn!(
+                root = %root.display(),
+                file_system = name,
+                "file store on a file system that is not local, as asked: locks and durability \
+                 are only as good as that file system's"
+            );
+            Ok(())
+        }
+        Some(name) => Err(Error::Refused {
+            backend: super::BACKEND,
+            reason: format!(
+                "{} is on {name}, where locks and atomic renames between machines cannot be relied \
+                 on; use a local disk, a postgres: or etcd: store, or set \
+                 allow_network_filesystem if you know that this one is safe",
+                root.display()
+            ),
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_told_by_their_magic() {
+        for (magic, name) in [(0x6969, "NFS"), (0xFF53_4D42, "CIFS"), (0x6573_5546, "FUSE")] {
+            assert_eq!(remote_name(magic), Some(name));
+        }
+        // ext4, xfs, btrfs, tmpfs, overlayfs, zfs, f2fs.
+        for local in
+            [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0x2FC1_2FC1, 0xF2F5_2010]
+        {
+            assert_eq!(remote_name(local), None, "{local:x}");
+        }
+        assert!(refuse_remote(Path::new("/proc/self"), false).is_ok());
+    }
+}
