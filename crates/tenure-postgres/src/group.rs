@@ -17,6 +17,7 @@ use futures::future::{try_join, try_join_all};
 use tenure::store::decide::{Now, Step, decide, decide_sweep};
 use tenure::store::{Batch, Commit, Committed, Put, Write, check_writer};
 use tenure::{Error, Key, Result};
+use tokio::sync::SemaphorePermit;
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 
 use crate::BACKEND;
@@ -44,6 +45,9 @@ pub(crate) enum Work {
     /// Write down the store's time, and that something may expire at the instant given.
     Record { next_expiry_ms: i64 },
 }
+
+/// Held by the worker whose group gathers and is decided; given up when its outcome is sent off.
+type Turn<'a> = Option<SemaphorePermit<'a>>;
 
 /// A request before the workers.
 pub(crate) type Job = Waiting<Work, Result<Committed>>;
@@ -106,13 +110,15 @@ impl Committer {
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(jobs) = shared.commits.take(MOST).await {
-            self.work_off(jobs).await;
+        // Nobody closes the semaphore; without it a worker would merely start early.
+        while let Ok(turn) = shared.turn.acquire().await {
+            let Some(jobs) = shared.commits.take(MOST).await else { return };
+            self.work_off(jobs, &mut Some(turn)).await;
         }
     }
 
-    async fn work_off(&mut self, jobs: Vec<Job>) {
-        match self.attempt(&jobs).await {
+    async fn work_off(&mut self, jobs: Vec<Job>, turn: &mut Turn<'_>) {
+        match self.attempt(&jobs, turn).await {
             Ok(outcome) => {
                 self.shared.pump.committed(&outcome.batches);
                 for (job, answer) in jobs.into_iter().zip(outcome.answers) {
@@ -150,7 +156,7 @@ impl Committer {
     /// Runs one job; true if the store itself is at fault, so that trying the others is pointless.
     async fn alone(&mut self, job: Job) -> bool {
         let jobs = vec![job];
-        let (answer, at_fault) = match self.attempt(&jobs).await {
+        let (answer, at_fault) = match self.attempt(&jobs, &mut None).await {
             Ok(mut outcome) => {
                 self.shared.pump.committed(&outcome.batches);
                 let answer = outcome.answers.pop();
@@ -167,9 +173,9 @@ impl Committer {
     }
 
     /// Runs a group, again if it is certain that nothing was applied and another attempt may help.
-    async fn attempt(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    async fn attempt(&mut self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
         for attempt in 1.. {
-            let error = match self.once(jobs).await {
+            let error = match self.once(jobs, turn).await {
                 Err(Broken::Before(failure)) => failure,
                 other => return other,
             };
@@ -184,14 +190,14 @@ impl Committer {
         unreachable!("the loop ends by returning")
     }
 
-    async fn once(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    async fn once(&mut self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
         let (session, statements) = match self.session.take() {
             Some(ready) if !ready.0.client.is_closed() => ready,
             _ => connect(&self.shared).await?,
         };
         let group =
             Group { shared: &self.shared, client: &session.client, statements: &statements };
-        let outcome = group.run(jobs).await;
+        let outcome = group.run(jobs, turn).await;
         if outcome.is_ok() {
             self.session = Some((session, statements));
         }
@@ -264,7 +270,7 @@ struct Locked {
 }
 
 impl Group<'_> {
-    async fn run(&self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    async fn run(&self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
         let patience = self.shared.connector.options.reply_timeout;
         let load = tokio::time::timeout(patience, self.load(jobs));
         let (locked, mut overlay, reading) =
@@ -306,6 +312,8 @@ impl Group<'_> {
                 }
             }
         }
+        // From here on the next group may gather and queue up at the server's lock.
+        turn.take();
         self.write(&locked, reading, &overlay, &steps, next_expiry_ms, &answers).await?;
         Ok(Outcome { answers, batches: steps.iter().map(Step::batch).collect() })
     }

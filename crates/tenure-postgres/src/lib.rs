@@ -46,7 +46,7 @@ use tenure::store::{
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 pub use options::Options;
@@ -64,7 +64,7 @@ use touch::{TOUCH_BYTES, Toucher};
 /// The name in errors and capabilities.
 const BACKEND: &str = "postgres";
 /// Sessions that commit. While one group is flushed, the next is on its way.
-const COMMITTERS: usize = 1;
+const COMMITTERS: usize = 2;
 /// Sessions that touch.
 const TOUCHERS: usize = 2;
 
@@ -109,6 +109,7 @@ impl PostgresStore {
             readers: Readers::new(options.read_connections),
             channel: opened.channel,
             commits: Queue::new(),
+            turn: Semaphore::new(1),
             touches: Queue::new(),
             pump: Pump::default(),
             stopping: watch::channel(false).0,

@@ -169,5 +169,17 @@ impl Backend for SqliteStore {
         self.readers.close();
         let following = self.following.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(following);
+        if let Some(feed) = self.feed.get() {
+            feed.close(Error::unavailable(BACKEND, "the store was closed"));
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        // Nobody tells the watchers of anything any more, so they must not wait.
+        if let Some(feed) = self.feed.get() {
+            feed.close(Error::unavailable(BACKEND, "the store was dropped"));
+        }
     }
 }

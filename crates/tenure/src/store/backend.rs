@@ -43,7 +43,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
     async fn watch(&self, request: &WatchRequest) -> Result<Watch>;
 
-    /// Finishes what was accepted and stops background work. Later calls are `Unavailable`.
+    /// Finishes what was accepted and stops background work. Later calls are `Unavailable`, and
+    /// watches end with that error.
     async fn close(&self) {}
 }
 

@@ -48,6 +48,8 @@ struct Ring {
     bytes: usize,
     /// Every batch with a revision above this one, up to the head, is in the ring.
     floor: u64,
+    /// Why there will be no more.
+    closed: Option<Error>,
 }
 
 /// What a cursor finds in the ring.
@@ -56,6 +58,7 @@ enum Look {
     Batches(Vec<Arc<Batch>>),
     UpToDate,
     Behind { floor: u64 },
+    Closed(Error),
 }
 
 /// The shared ring and the signal that it grew.
@@ -69,7 +72,7 @@ pub struct Feed {
 impl Feed {
     /// An empty ring: everything up to `head` is history.
     pub fn new(head: u64, limits: FeedLimits) -> Self {
-        let ring = Ring { batches: VecDeque::new(), bytes: 0, floor: head };
+        let ring = Ring { batches: VecDeque::new(), bytes: 0, floor: head, closed: None };
         Self { ring: RwLock::new(ring), limits, head: signal::channel(head).0 }
     }
 
@@ -113,9 +116,18 @@ impl Feed {
     pub fn reset(&self, head: u64) {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         if head > self.head() {
-            *ring = Ring { batches: VecDeque::new(), bytes: 0, floor: head };
+            (ring.batches, ring.bytes, ring.floor) = (VecDeque::new(), 0, head);
             self.head.send_replace(head);
         }
+    }
+
+    /// Ends every watch with this error, once it has delivered what the ring holds: nobody fills
+    /// this feed any more, and a watcher must not wait for ever.
+    pub fn close(&self, why: Error) {
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        ring.closed.get_or_insert(why);
+        // The same head again wakes whoever waits.
+        self.head.send_modify(|_| {});
     }
 
     fn look(&self, after: u64) -> Look {
@@ -125,7 +137,7 @@ impl Feed {
         }
         let first = ring.batches.partition_point(|batch| batch.revision <= after);
         if first == ring.batches.len() {
-            return Look::UpToDate;
+            return ring.closed.clone().map_or(Look::UpToDate, Look::Closed);
         }
         Look::Batches(ring.batches.range(first..).take(CHUNK).map(Arc::clone).collect())
     }
@@ -186,6 +198,7 @@ impl Cursor {
             match self.feed.look(self.after) {
                 Look::Batches(batches) => self.take(&batches),
                 Look::Behind { floor } => self.catch_up(floor).await?,
+                Look::Closed(why) => return Err(why),
                 Look::UpToDate => {
                     if self.head.changed().await.is_err() {
                         std::future::pending::<()>().await;
@@ -262,6 +275,21 @@ mod tests {
         let error = blind.next().await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Compacted { requested: 0, oldest: 46 }), "{error}");
         assert!(blind.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_closed_feed_delivers_what_it_has_and_ends() {
+        let feed = Arc::new(Feed::new(0, FeedLimits::default()));
+        let mut watch = feed.watch(&WatchRequest::default(), None).unwrap();
+        feed.publish([batch(1, "a")]);
+        let mut idle = feed.watch(&WatchRequest::default(), None).unwrap();
+        let waiting = tokio::spawn(async move { idle.next().await });
+        tokio::task::yield_now().await;
+        feed.close(Error::unavailable("memory", "closed"));
+        assert_eq!(watch.next().await.unwrap().unwrap().revision, 1);
+        assert!(matches!(watch.next().await, Some(Err(Error::Unavailable { .. }))));
+        assert!(watch.next().await.is_none());
+        assert!(matches!(waiting.await.unwrap(), Some(Err(Error::Unavailable { .. }))));
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ struct Inner {
     clock: SharedClock,
     capabilities: Capabilities,
     /// Told when the earliest expiry may have moved nearer.
-    expiry_changed: Notify,
+    expiry_changed: Arc<Notify>,
     sweeping: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ impl MemoryStore {
             feed: Arc::new(Feed::new(0, limits)),
             clock,
             capabilities: capabilities(),
-            expiry_changed: Notify::new(),
+            expiry_changed: Arc::default(),
             sweeping: AtomicBool::new(false),
         };
         Self { inner: Arc::new(inner) }
@@ -254,20 +254,31 @@ impl Inner {
         if self.sweeping.swap(true, Ordering::AcqRel) {
             return;
         }
-        let weak = Arc::downgrade(self);
+        let (weak, changed) = (Arc::downgrade(self), Arc::clone(&self.expiry_changed));
         tokio::spawn(async move {
             let _reset = ResetOnDrop(weak.clone());
-            while let Some(inner) = weak.upgrade() {
+            // While it sleeps, the task keeps nothing alive.
+            while let Some(sleep) = weak.upgrade().map(|inner| {
                 let next = inner.next_expiry().unwrap_or(Duration::from_secs(1));
-                let sleep = inner.clock.sleep(next.min(Duration::from_secs(1)));
+                inner.clock.sleep(next.min(Duration::from_secs(1)))
+            }) {
                 tokio::select! {
                     () = sleep => {}
-                    () = inner.expiry_changed.notified() => {}
+                    () = changed.notified() => {}
                 }
-                let now = inner.now();
-                inner.sweep(&mut inner.lock(), now, usize::MAX);
+                if let Some(inner) = weak.upgrade() {
+                    let now = inner.now();
+                    inner.sweep(&mut inner.lock(), now, usize::MAX);
+                }
             }
         });
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.expiry_changed.notify_one();
+        self.feed.close(crate::Error::unavailable("memory", "the store was dropped"));
     }
 }
 

@@ -181,7 +181,14 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Host,
         reach: Reach::Host,
         durability: Durability::Flushed,
-        limits: Limits::DEFAULT,
+        // A touch rewrites and flushes a file; more of them would outlast a caller's patience.
+        limits: Limits { touches: 1_000, ..Limits::DEFAULT },
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.watching.pump.close();
     }
 }
 
@@ -237,5 +244,6 @@ impl Backend for FileStore {
         if let Ok(Some(Err(_))) = stopped.await {
             tracing::error!("the thread that writes to the file store had panicked");
         }
+        self.watching.pump.close();
     }
 }

@@ -77,6 +77,13 @@ impl Pump {
         }
     }
 
+    /// Ends every watch: nobody will tell them anything any more.
+    pub(super) fn close(&self) {
+        if let Some(feed) = self.feed.get() {
+            feed.close(super::closed());
+        }
+    }
+
     /// Looks whether others have committed something.
     pub(super) fn look(&self) {
         let Some(feed) = self.feed.get() else { return };
