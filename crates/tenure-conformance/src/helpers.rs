@@ -83,14 +83,20 @@ pub(crate) async fn next_in_time(ctx: &Context, watch: &mut Watch) -> Result<Arc
 /// Every batch up to and with the first that concerns this key.
 pub(crate) async fn until_key(watch: &mut Watch, key: &Key) -> Result<Vec<Arc<Batch>>, Failure> {
     let mut batches = Vec::new();
-    loop {
-        let batch = next(watch).await?;
-        let last = batch.events.iter().any(|event| event.key() == key);
-        batches.push(batch);
-        if last {
-            return Ok(batches);
+    let reading = async {
+        loop {
+            let batch = next(watch).await?;
+            let last = batch.events.iter().any(|event| event.key() == key);
+            batches.push(batch);
+            if last {
+                return Ok::<(), Failure>(());
+            }
         }
-    }
+    };
+    // Others may go on writing, so the watch need not fall silent before this is hopeless.
+    let read = timeout(PATIENCE * 2, reading).await;
+    read.map_err(|_| format!("the watch never told of {key}, {} batches long", batches.len()))??;
+    Ok(batches)
 }
 
 /// The first error of a refused commit, or a failure if it went through.

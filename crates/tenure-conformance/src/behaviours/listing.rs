@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tenure::Object;
-use tenure::store::{Event, Page, Put, Query, WatchRequest};
+use tenure::store::{Batch, Event, Page, Put, Query, Watch, WatchRequest};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -255,7 +255,7 @@ async fn pages_hold_while_others_write(ctx: Context) -> Result<(), Failure> {
 async fn a_list_and_a_watch_join_without_a_gap(ctx: Context) -> Result<(), Failure> {
     let kind = ctx.kind("a");
     let disturbance = Disturbance::start(&ctx).await?;
-    for _ in 0..3 {
+    for round in 0..3 {
         let first = ctx.store().list(&Query::new(&kind).limit(5)).await?;
         let mut known: BTreeMap<String, u64> = BTreeMap::new();
         let mut after = first.next.clone();
@@ -269,26 +269,11 @@ async fn a_list_and_a_watch_join_without_a_gap(ctx: Context) -> Result<(), Failu
             known.insert(object.key.id, object.revision);
         }
         let mut watch = ctx.store().watch(&WatchRequest::kind(&kind).after(first.revision)).await?;
-        let mark = ctx.key("~mark");
-        ctx.store().delete(&mark).await?;
+        let mark = ctx.key(&format!("~mark-{round}"));
         let marked = ctx.put(&mark, "v").await?;
-        'watching: loop {
-            for batch in until_key(&mut watch, &mark).await? {
-                for event in &batch.events {
-                    let id = event.key().id.clone();
-                    // A later page may already show more than this event tells.
-                    if known.get(&id).is_some_and(|seen| *seen > batch.revision) {
-                        continue;
-                    }
-                    match event {
-                        Event::Put(_) => known.insert(id, batch.revision),
-                        Event::Delete { .. } => known.remove(&id),
-                    };
-                }
-                if batch.revision >= marked {
-                    break 'watching;
-                }
-            }
+        for batch in until_key(&mut watch, &mark).await? {
+            // A later page may already show more than an event tells.
+            follow(&mut known, &batch, |seen| seen <= batch.revision);
         }
         // The state at the mark cannot be read any more; the watch from there on leads to the end.
         for (id, revision) in &known {
@@ -296,39 +281,45 @@ async fn a_list_and_a_watch_join_without_a_gap(ctx: Context) -> Result<(), Failu
         }
         let stays = known.keys().filter(|id| id.ends_with("-stays")).count();
         ensure_eq!(stays, 40, "objects that exist throughout");
-        reach_the_end(&ctx, watch, known).await?;
+        reach_the_end(&ctx, watch, known, round).await?;
     }
     disturbance.stop().await
+}
+
+/// Brings what is known up to date with a batch, for objects whose known revision may be replaced.
+fn follow(known: &mut BTreeMap<String, u64>, batch: &Batch, replaces: impl Fn(u64) -> bool) {
+    for event in &batch.events {
+        let id = &event.key().id;
+        if known.get(id).is_some_and(|seen| !replaces(*seen)) {
+            continue;
+        }
+        match event {
+            Event::Put(_) => known.insert(id.clone(), batch.revision),
+            Event::Delete { .. } => known.remove(id),
+        };
+    }
 }
 
 /// Follows the watch until what it knows is what a list shows.
 async fn reach_the_end(
     ctx: &Context,
-    mut watch: tenure::store::Watch,
+    mut watch: Watch,
     mut known: BTreeMap<String, u64>,
+    round: u32,
 ) -> Result<(), Failure> {
     let limit = ctx.caps().limits.page_objects.min(200);
     let page = ctx.store().list(&Query::new(ctx.kind("a")).limit(limit)).await?;
     ensure_eq!(page.next, None, "a page that holds everything");
-    let end = ctx.key("~end");
-    ctx.store().delete(&end).await?;
-    ctx.put(&end, "v").await?;
-    'all: loop {
-        for batch in until_key(&mut watch, &end).await? {
-            if batch.revision > page.revision {
-                break 'all;
-            }
-            for event in &batch.events {
-                match event {
-                    Event::Put(_) => known.insert(event.key().id.clone(), batch.revision),
-                    Event::Delete { .. } => known.remove(&event.key().id),
-                };
-            }
-        }
+    let end = ctx.key(&format!("~end-{round}"));
+    let ended = ctx.put(&end, "v").await?;
+    let at = page.revision;
+    ensure!(at < ended, "a page read at revision {at} does not show revision {ended}");
+    for batch in until_key(&mut watch, &end).await?.iter().filter(|batch| batch.revision <= at) {
+        follow(&mut known, batch, |_| true);
     }
     let listed: BTreeMap<String, u64> =
         page.objects.into_iter().map(|object| (object.key.id, object.revision)).collect();
-    ensure_eq!(known, listed, "what the watcher knows at revision {}, and the list", page.revision);
+    ensure_eq!(known, listed, "what the watcher knows at revision {at}, and the list");
     Ok(())
 }
 
