@@ -17,7 +17,6 @@ use futures::future::{try_join, try_join_all};
 use tenure::store::decide::{Now, Step, decide, decide_sweep};
 use tenure::store::{Batch, Commit, Committed, Put, Write, check_writer};
 use tenure::{Error, Key, Result};
-use tokio::sync::SemaphorePermit;
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 
 use crate::BACKEND;
@@ -45,9 +44,6 @@ pub(crate) enum Work {
     /// Write down the store's time, and that something may expire at the instant given.
     Record { next_expiry_ms: i64 },
 }
-
-/// Held by the worker whose group gathers and is decided; given up when its outcome is sent off.
-type Turn<'a> = Option<SemaphorePermit<'a>>;
 
 /// A request before the workers.
 pub(crate) type Job = Waiting<Work, Result<Committed>>;
@@ -110,15 +106,13 @@ impl Committer {
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        // Nobody closes the semaphore; without it a worker would merely start early.
-        while let Ok(turn) = shared.turn.acquire().await {
-            let Some(jobs) = shared.commits.take(MOST).await else { return };
-            self.work_off(jobs, &mut Some(turn)).await;
+        while let Some(jobs) = shared.commits.take(MOST).await {
+            self.work_off(jobs).await;
         }
     }
 
-    async fn work_off(&mut self, jobs: Vec<Job>, turn: &mut Turn<'_>) {
-        match self.attempt(&jobs, turn).await {
+    async fn work_off(&mut self, jobs: Vec<Job>) {
+        match self.attempt(&jobs).await {
             Ok(outcome) => {
                 self.shared.pump.committed(&outcome.batches);
                 for (job, answer) in jobs.into_iter().zip(outcome.answers) {
@@ -156,7 +150,7 @@ impl Committer {
     /// Runs one job; true if the store itself is at fault, so that trying the others is pointless.
     async fn alone(&mut self, job: Job) -> bool {
         let jobs = vec![job];
-        let (answer, at_fault) = match self.attempt(&jobs, &mut None).await {
+        let (answer, at_fault) = match self.attempt(&jobs).await {
             Ok(mut outcome) => {
                 self.shared.pump.committed(&outcome.batches);
                 let answer = outcome.answers.pop();
@@ -173,9 +167,9 @@ impl Committer {
     }
 
     /// Runs a group, again if it is certain that nothing was applied and another attempt may help.
-    async fn attempt(&mut self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
+    async fn attempt(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
         for attempt in 1.. {
-            let error = match self.once(jobs, turn).await {
+            let error = match self.once(jobs).await {
                 Err(Broken::Before(failure)) => failure,
                 other => return other,
             };
@@ -190,14 +184,14 @@ impl Committer {
         unreachable!("the loop ends by returning")
     }
 
-    async fn once(&mut self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
+    async fn once(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
         let (session, statements) = match self.session.take() {
             Some(ready) if !ready.0.client.is_closed() => ready,
             _ => connect(&self.shared).await?,
         };
         let group =
             Group { shared: &self.shared, client: &session.client, statements: &statements };
-        let outcome = group.run(jobs, turn).await;
+        let outcome = group.run(jobs).await;
         if outcome.is_ok() {
             self.session = Some((session, statements));
         }
@@ -234,8 +228,7 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
     let (write, by_key) = (write_sql(BY_PLACE), write_sql(BY_KEY));
-    let texts =
-        [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key];
+    let texts = [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key];
     let prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?;
     let Ok([lock, rows, locked_rows, named, clock, remove, free_names, write, write_by_key]) =
         <[Statement; 9]>::try_from(prepared)
@@ -270,7 +263,7 @@ struct Locked {
 }
 
 impl Group<'_> {
-    async fn run(&self, jobs: &[Job], turn: &mut Turn<'_>) -> Result<Outcome, Broken> {
+    async fn run(&self, jobs: &[Job]) -> Result<Outcome, Broken> {
         let patience = self.shared.connector.options.reply_timeout;
         let load = tokio::time::timeout(patience, self.load(jobs));
         let (locked, mut overlay, reading) =
@@ -312,8 +305,6 @@ impl Group<'_> {
                 }
             }
         }
-        // From here on the next group may gather and queue up at the server's lock.
-        turn.take();
         self.write(&locked, reading, &overlay, &steps, next_expiry_ms, &answers).await?;
         Ok(Outcome { answers, batches: steps.iter().map(Step::batch).collect() })
     }

@@ -46,7 +46,7 @@ use tenure::store::{
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use options::Options;
@@ -63,8 +63,6 @@ use touch::{TOUCH_BYTES, Toucher};
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "postgres";
-/// Sessions that commit. While one group is flushed, the next is on its way.
-const COMMITTERS: usize = 2;
 /// Sessions that touch.
 const TOUCHERS: usize = 2;
 
@@ -109,7 +107,6 @@ impl PostgresStore {
             readers: Readers::new(options.read_connections),
             channel: opened.channel,
             commits: Queue::new(),
-            turn: Semaphore::new(1),
             touches: Queue::new(),
             pump: Pump::default(),
             stopping: watch::channel(false).0,
@@ -117,10 +114,11 @@ impl PostgresStore {
         });
         // The first look at the clock: from here on, steps of it are noticed.
         shared.meta().await?;
-        let mut workers = vec![tokio::spawn(Sweeper::new(Arc::clone(&shared)).run())];
-        for _ in 0..COMMITTERS {
-            workers.push(tokio::spawn(Committer::new(Arc::clone(&shared)).run()));
-        }
+        let mut workers = vec![
+            tokio::spawn(Sweeper::new(Arc::clone(&shared)).run()),
+            // One is best: a second one splits the groups, and the server's lock passes between them.
+            tokio::spawn(Committer::new(Arc::clone(&shared)).run()),
+        ];
         for _ in 0..TOUCHERS {
             workers.push(tokio::spawn(Toucher::new(Arc::clone(&shared)).run()));
         }

@@ -44,8 +44,10 @@ fn version() -> i32 {
 /// 0 if there are no tables of ours.
 async fn stored_version(session: &Session) -> Result<i32, Failure> {
     let client = &session.client;
-    let present = client.query_one("select to_regclass('tenure_meta') is not null", &[]).await?;
-    if !present.get::<_, bool>(0) {
+    // Not `to_regclass`: it may answer from a cache that is older than the lock we waited for.
+    let sql = "select count(*) from pg_catalog.pg_tables \
+               where schemaname = current_schema() and tablename = 'tenure_meta'";
+    if client.query_one(sql, &[]).await?.get::<_, i64>(0) == 0 {
         return Ok(0);
     }
     let row = client.query_one("select schema_version from tenure_meta", &[]).await?;

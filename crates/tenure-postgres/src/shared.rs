@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure::store::Committed;
 use tenure::{Error, Result};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::BACKEND;
 use crate::connection::Connector;
@@ -21,8 +21,6 @@ pub(crate) struct Shared {
     pub(crate) channel: String,
     pub(crate) time: Timekeeper,
     pub(crate) commits: Queue<Work, Result<Committed>>,
-    /// One group gathers at a time.
-    pub(crate) turn: Semaphore,
     pub(crate) touches: TouchQueue,
     pub(crate) readers: Readers,
     pub(crate) pump: Pump,

@@ -35,8 +35,8 @@ pub(crate) fn postgres_binaries() -> Result<PathBuf> {
 /// The library that gives one process its own wall clock.
 pub(crate) fn faketime_library() -> Result<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
-    let library = |folder: &&str| Path::new(folder).join("faketime/libfaketime.so.1");
-    folders.iter().map(|folder| library(&folder)).find(|path| path.is_file()).ok_or_else(|| {
+    let library = |folder: &str| Path::new(folder).join("faketime/libfaketime.so.1");
+    folders.iter().map(|folder| library(folder)).find(|path| path.is_file()).ok_or_else(|| {
         anyhow!(
             "libfaketime is not installed, and stepping a server's clock needs it; run ./test, \
              which installs it, or `apt-get install libfaketime`"

@@ -16,8 +16,13 @@ pub trait Clock: Send + Sync + 'static {
     fn uptime(&self) -> Duration;
     /// Milliseconds since 1970 as this machine's people see it.
     fn wall_ms(&self) -> i64;
+    /// Resolves once `uptime` has reached this instant.
+    fn sleep_until(&self, uptime: Duration) -> BoxFuture<'static, ()>;
+
     /// Resolves once `uptime` has advanced by `duration`.
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.sleep_until(self.uptime().saturating_add(duration))
+    }
 }
 
 /// A clock to share.
@@ -47,6 +52,16 @@ impl Clock for SystemClock {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         // A machine that thinks it is before 1970 gets a label of 0, nothing worse.
         since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn sleep_until(&self, uptime: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            // The runtime's timer stands still while the machine is suspended, so look again.
+            while let Some(left) = uptime.checked_sub(Self.uptime()).filter(|left| !left.is_zero())
+            {
+                tokio::time::sleep(left).await;
+            }
+        })
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -101,12 +116,11 @@ impl Clock for ManualClock {
         *self.wall_ms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, uptime: Duration) -> BoxFuture<'static, ()> {
         let mut changes = self.uptime.subscribe();
-        let until = self.uptime() + duration;
         Box::pin(async move {
             // The sender lives as long as any clone of the clock; without one, time stands still.
-            if changes.wait_for(|now| *now >= until).await.is_err() {
+            if changes.wait_for(|now| *now >= uptime).await.is_err() {
                 std::future::pending::<()>().await;
             }
         })

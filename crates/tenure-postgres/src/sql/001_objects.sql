@@ -15,7 +15,7 @@ create table if not exists objects (
 -- A table made before resource_version existed keeps its rows, its payloads and its other columns.
 do $adopt$
 declare
-    here oid := to_regclass('objects');
+    here oid := format('%I.objects', current_schema())::regclass;
     found record;
 begin
     -- Columns that we do not know must not stand in the way of rows that we write.

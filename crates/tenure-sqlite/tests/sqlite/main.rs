@@ -16,12 +16,13 @@ async fn open(path: String) -> tenure::Result<Store> {
 }
 
 fn main() {
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-    let (suite, killed) = (path("suite.db"), path("killed.db"));
     harness::main(
         |path| Box::pin(open(path)),
         |trials| {
+            // Made here and not before: a worker process has no use for one.
+            let folder = tempfile::tempdir().expect("a folder for the test");
+            let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+            let (suite, killed) = (path("suite.db"), path("killed.db"));
             trials.suite("sqlite", suite);
             let worker = Some(trials.spec_worker(killed.clone()));
             let opener: Opener = std::sync::Arc::new(move || Box::pin(open(killed.clone())));
@@ -32,6 +33,7 @@ fn main() {
             migration::add(trials);
             broken::add(trials);
             time::add(trials);
+            trials.keep(folder);
         },
     )
 }

@@ -126,7 +126,11 @@ impl Feed {
     pub fn close(&self, why: Error) {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         ring.closed.get_or_insert(why);
-        // The same head again wakes whoever waits.
+        self.nudge();
+    }
+
+    /// Wakes every watcher though there is nothing new, so that it looks after what it depends on.
+    pub fn nudge(&self) {
         self.head.send_modify(|_| {});
     }
 

@@ -20,6 +20,8 @@ use super::{
 use crate::clock::{SharedClock, SystemClock};
 use crate::{Key, Limits, Object, Result};
 
+/// The sweeper looks at least this often.
+const SWEEP_AT_LEAST: Duration = Duration::from_secs(1);
 /// Expired rows removed by one commit on its way, so that nobody has to wait for a long sweep.
 const SWEEP_AT_ONCE: usize = 64;
 
@@ -241,34 +243,37 @@ impl Inner {
         }
     }
 
-    /// How long until the next object expires.
-    fn next_expiry(&self) -> Option<Duration> {
-        let now = self.now();
-        let state = self.lock();
-        let (at, _) = state.expiries.first()?;
-        Some(Duration::from_millis(u64::try_from(at - now.store_ms).unwrap_or(0)))
+    /// When, on the clock's uptime, the sweeper should look next.
+    fn next_sweep(&self) -> Duration {
+        let latest = self.clock.uptime() + SWEEP_AT_LEAST;
+        match self.lock().expiries.first() {
+            Some((at, _)) => latest.min(Duration::from_millis(u64::try_from(*at).unwrap_or(0))),
+            None => latest,
+        }
     }
 
-    /// Watchers hear of an expiry when it happens, not when somebody next writes.
+    /// Watchers hear of an expiry when it happens, not when somebody next writes. The sweeper is a
+    /// task of whichever watcher's runtime comes first, so that a simulation stays in step.
     fn ensure_sweeper(self: &Arc<Self>) {
         if self.sweeping.swap(true, Ordering::AcqRel) {
             return;
         }
         let (weak, changed) = (Arc::downgrade(self), Arc::clone(&self.expiry_changed));
+        let reset = ResetOnDrop(weak.clone());
         tokio::spawn(async move {
-            let _reset = ResetOnDrop(weak.clone());
+            let _reset = reset;
             // While it sleeps, the task keeps nothing alive.
-            while let Some(sleep) = weak.upgrade().map(|inner| {
-                let next = inner.next_expiry().unwrap_or(Duration::from_secs(1));
-                inner.clock.sleep(next.min(Duration::from_secs(1)))
-            }) {
+            while let Some(sleep) =
+                weak.upgrade().map(|inner| inner.clock.sleep_until(inner.next_sweep()))
+            {
                 tokio::select! {
                     () = sleep => {}
                     () = changed.notified() => {}
                 }
                 if let Some(inner) = weak.upgrade() {
+                    let mut state = inner.lock();
                     let now = inner.now();
-                    inner.sweep(&mut inner.lock(), now, usize::MAX);
+                    inner.sweep(&mut state, now, usize::MAX);
                 }
             }
         });
@@ -282,13 +287,14 @@ impl Drop for Inner {
     }
 }
 
-/// A runtime that ends takes its tasks along; the next watch then starts the sweeper again.
+/// A runtime that ends takes its tasks along; a watcher of another one then starts the sweeper again.
 struct ResetOnDrop(Weak<Inner>);
 
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if let Some(inner) = self.0.upgrade() {
             inner.sweeping.store(false, Ordering::Release);
+            inner.feed.nudge();
         }
     }
 }
@@ -300,19 +306,20 @@ impl Backend for MemoryStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        let now = self.inner.now();
-        Ok(self.inner.lock().find(key).and_then(|row| row.read(now.store_ms)))
+        // The clock is read under the lock, here and below: an instant taken earlier could lie
+        // before a commit that came first.
+        let state = self.inner.lock();
+        Ok(state.find(key).and_then(|row| row.read(self.inner.now().store_ms)))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        let now = self.inner.now();
-        Ok(self.inner.lock().page(query, now))
+        let state = self.inner.lock();
+        Ok(state.page(query, self.inner.now()))
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
         let inner = &self.inner;
         let mut state = inner.lock();
-        // Read under the lock: an instant taken earlier could lie before a commit that came first.
         let now = inner.now();
         let head = state.head;
         let decision = decide(&mut *state, &commit, now, head)?;
@@ -345,6 +352,41 @@ impl Backend for MemoryStore {
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         self.inner.ensure_sweeper();
-        self.inner.feed.watch(request, None)
+        let weak = Arc::downgrade(&self.inner);
+        Ok(self.inner.feed.watch(request, None)?.tended(move || {
+            if let Some(inner) = weak.upgrade() {
+                inner.ensure_sweeper();
+            }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Put;
+
+    /// A runtime on a thread of its own, as a program with several has them.
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn watchers_outlive_the_runtime_that_swept_for_them() {
+        let (first, second) = (runtime(), runtime());
+        let store = MemoryStore::new().into_store();
+        let early = first.block_on(store.watch(&WatchRequest::kind("k"))).unwrap();
+        let mut watch = second.block_on(store.watch(&WatchRequest::kind("k"))).unwrap();
+        let put = Put::new(Key::new("k", "1"), "").ttl(Duration::from_millis(300));
+        second.block_on(store.commit(put)).unwrap();
+        let waiting = second.spawn(async move {
+            watch.next().await.unwrap().unwrap();
+            watch.next().await.unwrap().unwrap()
+        });
+        drop(early);
+        first.shutdown_background();
+        let told =
+            second.block_on(async { tokio::time::timeout(Duration::from_secs(20), waiting).await });
+        assert_eq!(told.unwrap().unwrap().revision, 2);
     }
 }

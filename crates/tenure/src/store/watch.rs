@@ -132,6 +132,18 @@ impl Watch {
         Self { start, stream }
     }
 
+    /// The same watch, with something looked after each time it is polled: a task that it depends on
+    /// and that may have gone with its runtime.
+    #[must_use]
+    pub fn tended(mut self, mut tend: impl FnMut() + Send + 'static) -> Self {
+        let start = self.start;
+        let stream = futures::stream::poll_fn(move |cx| {
+            tend();
+            self.stream.as_mut().poll_next(cx)
+        });
+        Self::new(start, stream.boxed())
+    }
+
     /// The revision behind which this watch began. A list read after the watch was opened needs no
     /// second look at anything with a greater revision.
     pub fn start(&self) -> u64 {

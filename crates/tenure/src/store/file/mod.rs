@@ -227,8 +227,13 @@ impl Backend for FileStore {
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         let watching = Arc::clone(&self.watching);
         let feed = self.reading(move |_| watching.start()).await?;
-        self.watching.ensure_sweeper(self.jobs()?.downgrade());
-        feed.watch(request, Some(self.watching.past()))
+        let (weak, jobs) = (Arc::downgrade(&self.watching), self.jobs()?.downgrade());
+        self.watching.ensure_sweeper(jobs.clone());
+        Ok(feed.watch(request, Some(self.watching.past()))?.tended(move || {
+            if let Some(watching) = weak.upgrade() {
+                watching.ensure_sweeper(jobs.clone());
+            }
+        }))
     }
 
     async fn close(&self) {

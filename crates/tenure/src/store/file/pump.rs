@@ -84,6 +84,13 @@ impl Pump {
         }
     }
 
+    /// Wakes every watcher of this process.
+    pub(super) fn nudge(&self) {
+        if let Some(feed) = self.feed.get() {
+            feed.nudge();
+        }
+    }
+
     /// Looks whether others have committed something.
     pub(super) fn look(&self) {
         let Some(feed) = self.feed.get() else { return };

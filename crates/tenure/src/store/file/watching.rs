@@ -86,7 +86,7 @@ impl Watching {
 
     /// Watchers hear of an expiry when it happens, not when somebody next writes.
     pub(super) fn ensure_sweeper(self: &Arc<Self>, jobs: mpsc::WeakSender<Job>) {
-        if self.sweeping.swap(true, Ordering::AcqRel) {
+        if self.stopped.load(Ordering::Acquire) || self.sweeping.swap(true, Ordering::AcqRel) {
             return;
         }
         let reset = ResetOnDrop(Arc::downgrade(self));
@@ -104,7 +104,9 @@ async fn sweep(watching: ResetOnDrop, jobs: mpsc::WeakSender<Job>) {
         }
     }
     while let Some(watching) = weak.upgrade() {
-        let sleep = watching.core.time.clock().sleep(watching.next_expiry().min(SWEEP_AT_LEAST));
+        let clock = watching.core.time.clock();
+        let now = clock.uptime();
+        let sleep = clock.sleep_until(now + watching.next_expiry().min(SWEEP_AT_LEAST));
         let must_poll = watching.must_poll.load(Ordering::Acquire);
         tokio::select! {
             () = sleep => {}
@@ -132,13 +134,14 @@ async fn sweep(watching: ResetOnDrop, jobs: mpsc::WeakSender<Job>) {
     }
 }
 
-/// A runtime that ends takes its tasks along; the next watch then starts the sweep again.
+/// A runtime that ends takes its tasks along; a watcher of another one then starts the sweep again.
 struct ResetOnDrop(Weak<Watching>);
 
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if let Some(watching) = self.0.upgrade() {
             watching.sweeping.store(false, Ordering::Release);
+            watching.pump.nudge();
         }
     }
 }

@@ -1,0 +1,83 @@
+//! A server whose wall clock is stepped: nothing ends early, nothing lives on.
+
+use std::time::Duration;
+
+use tenure::clock::{Clock, SystemClock};
+use tenure::store::{Expect, Store, Touch};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure};
+use tenure_testkit::Postgres;
+
+use crate::common::{OrFail, Outcome, connect, key, put};
+
+const HOUR: i64 = 3600;
+const SHORT: Duration = Duration::from_secs(3);
+
+pub(crate) fn add(trials: &mut Trials) {
+    trials.test("clock::a_step_forward_ends_nothing", || stepped(vec![HOUR]));
+    trials.test("clock::a_step_back_prolongs_nothing", || stepped(vec![-HOUR]));
+    trials.test("clock::steps_to_and_fro_change_nothing", || stepped(vec![HOUR, -2 * HOUR, HOUR]));
+    trials.test("clock::a_newcomer_after_a_step_agrees", newcomer);
+}
+
+/// Steps the clock while one object is kept alive by touches and another is left to die.
+async fn stepped(steps: Vec<i64>) -> Outcome {
+    let mut server = Postgres::start_with_fake_clock().or_fail()?;
+    let store = connect(&server.fresh_database().or_fail()?).await?;
+    let began = SystemClock.uptime();
+    let revision = store.commit(put("kept", "x").ttl(SHORT)).await?.revision.unwrap_or(0);
+    store.commit(put("left", "x").ttl(SHORT)).await?;
+    // The labels of people follow the wall clock, so this one is noticed.
+    for step in steps {
+        server.step_clock(step).or_fail()?;
+        touch(&store, revision).await?;
+        let left = store.get(&key("left")).await?.ok_or("the step ended an object")?;
+        let life = left.expires_in.unwrap_or_default();
+        ensure!(life <= SHORT, "the step prolonged an object to {life:?}");
+        // A commit judges by the same time.
+        store.commit(put("judge", "x").expect(Expect::Any)).await?;
+        ensure!(store.commit(put("left", "y").expect(Expect::Absent)).await.is_err());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let mut gone_after = None;
+    while SystemClock.uptime() - began < SHORT * 2 {
+        touch(&store, revision).await?;
+        if gone_after.is_none() && store.get(&key("left")).await?.is_none() {
+            gone_after = Some(SystemClock.uptime() - began);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let gone_after = gone_after.ok_or("the object that was left outlived twice its life")?;
+    ensure!(gone_after > SHORT - Duration::from_millis(200), "ended after {gone_after:?}");
+    ensure!(gone_after < SHORT + Duration::from_millis(1500), "ended after {gone_after:?}");
+    // What was kept by touches lives exactly one life after the last.
+    let kept = store.get(&key("kept")).await?.ok_or("what was touched is gone")?;
+    ensure!(kept.expires_in.is_some_and(|life| life <= SHORT), "{:?}", kept.expires_in);
+    Ok(())
+}
+
+async fn touch(store: &Store, revision: u64) -> Result<(), Failure> {
+    let touch = Touch { key: key("kept"), revision, ttl: SHORT };
+    store.touch(vec![touch]).await?.remove(0)?;
+    Ok(())
+}
+
+/// Whoever connects after the step has nothing but the database to go by.
+async fn newcomer() -> Outcome {
+    let mut server = Postgres::start_with_fake_clock().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let store = connect(&url).await?;
+    let life = Duration::from_secs(600);
+    store.commit(put("a", "x").ttl(life)).await?;
+    for step in [HOUR, -3 * HOUR] {
+        server.step_clock(step).or_fail()?;
+        // Any operation of the old hand puts the record right; the background does within a second.
+        store.commit(put("b", &step.to_string())).await?;
+        let newcomer = connect(&url).await?;
+        let seen = newcomer.get(&key("a")).await?.ok_or("the step ended it for the newcomer")?;
+        let left = seen.expires_in.unwrap_or_default();
+        ensure!(left <= life && left > life - Duration::from_secs(20), "{left:?} left");
+        newcomer.close().await;
+    }
+    Ok(())
+}

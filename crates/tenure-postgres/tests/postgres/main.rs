@@ -1,0 +1,33 @@
+//! The conformance suite on a private Postgres, and what is Postgres' own.
+
+mod clock;
+mod common;
+mod connect;
+mod groups;
+mod migration;
+mod outage;
+
+use common::{HAMMER, Server, connect};
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some(HAMMER) {
+        outage::hammer(&args.next().unwrap_or_default());
+        return;
+    }
+    tenure_conformance::harness::main(
+        |url| Box::pin(async move { connect(&url).await }),
+        |trials| {
+            let server = Server::shared();
+            match server.fresh_database() {
+                Ok(url) => trials.suite("postgres", url),
+                Err(failure) => trials.test("postgres::opens", || async { Err(failure) }),
+            }
+            migration::add(trials, server);
+            connect::add(trials, server);
+            groups::add(trials, server);
+            outage::add(trials, server);
+            clock::add(trials);
+        },
+    )
+}

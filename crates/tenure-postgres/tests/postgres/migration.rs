@@ -1,0 +1,197 @@
+//! Tables from before, many processes starting at once, and programs that are too old.
+
+use futures::future::join_all;
+use tenure::Error;
+use tenure::store::{Expect, Query, Selector, WatchRequest, WriteCondition};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_postgres::{Options, PostgresStore, migrate};
+
+use crate::common::{OrFail, Outcome, Server, connect, key, put, raw, refusal};
+
+/// The documents' table before `resource_version`, with columns of somebody else.
+const OLD: &str = "
+    create table objects (
+        object_type text not null,
+        id text primary key,
+        name text,
+        payload bytea not null,
+        labels text,
+        created_at_ms bigint not null,
+        updated_at_ms bigint not null,
+        scope text not null,
+        version bigint,
+        status text default 'new'
+    );
+    create unique index objects_type_name on objects (object_type, name) where name is not null;
+    insert into objects values
+        ('thing', 'b', 'second', '\\x0102', '{\"app\":\"web\"}', 20, 25, 's', 7, 'old'),
+        ('thing', 'a', 'first', '\\x00ff', null, 10, 10, 's', null, 'old'),
+        ('other', 'c', null, '', '', 30, 30, 's', null, 'old');";
+
+/// What an old binary does, word for word.
+const OLD_UPSERT: &str = "
+    insert into objects (object_type, id, name, payload, labels, created_at_ms, updated_at_ms, scope)
+    values ('thing', 'new-id', 'first', '\\xdead', null, 99, 99, 's')
+    on conflict (object_type, name) where name is not null
+    do update set payload = excluded.payload, updated_at_ms = excluded.updated_at_ms";
+
+pub(crate) fn add(trials: &mut Trials, server: Server) {
+    trials.test("migration::an_old_table_is_adopted", move || old_table(server));
+    trials.test("migration::an_old_table_with_versions_keeps_them", move || kept(server));
+    trials.test("migration::eight_start_at_once", move || eight(server));
+    trials.test("migration::an_old_binary_is_refused", move || old_binary(server));
+    trials.test("migration::a_program_too_old_is_refused", move || too_old(server));
+    trials.test("migration::schemas_are_separate_stores", move || schemas(server));
+    trials.test("migration::ids_sort_bytewise_in_any_language", move || language(server));
+}
+
+async fn old_table(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let client = raw(&url).await?;
+    client.batch_execute(OLD).await.or_fail()?;
+    let store = connect(&url).await?;
+
+    let a = store.get(&key("a")).await?.ok_or("a is gone")?;
+    ensure_eq!(a.payload.as_ref(), &[0x00, 0xff]);
+    ensure_eq!((a.version, a.created_at_ms, a.updated_at_ms), (1, 10, 10));
+    ensure_eq!((a.revision, a.created_revision, a.token), (1, 1, 1));
+    let b = store.get_by_name("thing", "second").await?.ok_or("b is gone")?;
+    ensure_eq!((b.version, b.revision, b.labels["app"].as_str()), (1, 2, "web"));
+    let page = store.list(&Query::new("other").selector(Selector::default())).await?;
+    ensure_eq!((page.objects.len(), page.revision), (1, 3));
+    let web = Query::new("thing").selector(Selector::equals("app", "web"));
+    ensure_eq!(store.list_all(&web).await?.len(), 1);
+
+    // History begins here.
+    store.watch(&WatchRequest::default().after(3)).await?;
+    let mut before = store.watch(&WatchRequest::default().after(1)).await?;
+    let gone = before.next().await.ok_or("the watch ended")?;
+    ensure!(matches!(gone, Err(Error::Compacted { oldest: 3, .. })), "{gone:?}");
+
+    // Old rows change as any other, and keep what is not ours.
+    let version_1 = WriteCondition::MatchResourceVersion(1);
+    let changed = store.put_if(put("a", "new").name("first"), version_1).await?;
+    ensure_eq!((changed.version, changed.revision, changed.created_at_ms), (2, 4, 10));
+    ensure!(store.put_if(put("a", "late"), version_1).await.is_err_and(|e| e.is_conflict()));
+    store.put_if(put("z", "fresh"), WriteCondition::MustCreate).await?;
+    let row = client
+        .query_one("select scope, status from objects where id = 'a'", &[])
+        .await
+        .or_fail()?;
+    ensure_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("s", "old"));
+    // The same id in another kind is another object now.
+    store.put_if(put("c", "thing c"), WriteCondition::MustCreate).await?;
+    Ok(())
+}
+
+async fn kept(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let client = raw(&url).await?;
+    client.batch_execute(OLD).await.or_fail()?;
+    let versioned = "alter table objects add column resource_version bigint not null default 1;
+                     update objects set resource_version = 41 where id = 'a'";
+    client.batch_execute(versioned).await.or_fail()?;
+    let store = connect(&url).await?;
+    let a = store.get(&key("a")).await?.ok_or("a is gone")?;
+    ensure_eq!(a.version, 41);
+    let next = store.put_if(put("a", "x"), WriteCondition::MatchResourceVersion(41)).await?;
+    ensure_eq!(next.version, 42);
+    Ok(())
+}
+
+async fn eight(server: Server) -> Outcome {
+    for old in [false, true] {
+        let url = server.fresh_database()?;
+        let client = raw(&url).await?;
+        if old {
+            client.batch_execute(OLD).await.or_fail()?;
+        }
+        let stores = join_all((0..8).map(|_| connect(&url))).await;
+        for (number, store) in stores.into_iter().enumerate() {
+            store?.put_if(put(format!("n{number}"), "x"), WriteCondition::MustCreate).await?;
+        }
+        let row = client.query_one("select revision from tenure_meta", &[]).await.or_fail()?;
+        ensure_eq!(row.get::<_, i64>(0), if old { 11 } else { 8 });
+    }
+    Ok(())
+}
+
+async fn old_binary(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let client = raw(&url).await?;
+    client.batch_execute(OLD).await.or_fail()?;
+    // As long as only old programs run, they work.
+    client.batch_execute(OLD_UPSERT).await.or_fail()?;
+    let store = connect(&url).await?;
+    let before = store.get(&key("a")).await?;
+
+    let statements = [
+        OLD_UPSERT,
+        "update objects set payload = '\\xdead' where id = 'a'",
+        "delete from objects where id = 'a'",
+        "truncate objects",
+    ];
+    for sql in statements {
+        let told = refusal(&client, sql).await?;
+        ensure!(told.contains("too old to write to this Tenure store"), "{told}");
+        ensure!(told.contains("Upgrade"), "{told}");
+    }
+    ensure_eq!(store.get(&key("a")).await?, before);
+    ensure_eq!(store.list(&Query::new("thing")).await?.revision, 3);
+    // Reading is harmless.
+    let rows = client.query("select payload, labels from objects", &[]).await.or_fail()?;
+    ensure_eq!(rows.len(), 3);
+    Ok(())
+}
+
+async fn too_old(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let running = connect(&url).await?;
+    running.commit(put("a", "x")).await?;
+    let client = raw(&url).await?;
+    client.batch_execute("update tenure_meta set min_writer = 2").await.or_fail()?;
+    let refused =
+        PostgresStore::connect(&url).await.err().ok_or("a store that is too new opened")?;
+    ensure!(matches!(refused, Error::Refused { .. }), "{refused}");
+    ensure!(refused.to_string().contains("level 2"), "{refused}");
+    ensure!(refused.to_string().contains("upgrade"), "{refused}");
+    // One that is already running is stopped from writing as well.
+    let late = running.commit(put("a", "y").expect(Expect::Exists)).await;
+    ensure!(matches!(late, Err(Error::Refused { .. })), "{late:?}");
+    Ok(())
+}
+
+async fn schemas(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let odd = Options::new().schema("Odd \"Name\"");
+    migrate(&url, odd.clone()).await?;
+    let first = PostgresStore::connect_with(&url, odd).await?.into_store();
+    let second = PostgresStore::connect_with(&url, Options::new().schema("b")).await?.into_store();
+    let mut watch = first.watch(&WatchRequest::default()).await?;
+    second.commit(put("a", "second")).await?;
+    first.commit(put("a", "first")).await?;
+    let batch = watch.next().await.ok_or("the watch ended")??;
+    ensure_eq!(batch.revision, 1);
+    let object = first.get(&key("a")).await?.ok_or("gone")?;
+    ensure_eq!(object.payload.as_ref(), b"first");
+    Ok(())
+}
+
+async fn language(server: Server) -> Outcome {
+    let name = "in_english";
+    let sql =
+        format!("create database {name} template template0 locale_provider icu icu_locale 'en-US'");
+    server.0.psql("postgres", &sql).or_fail()?;
+    let store = connect(&server.0.url_of(name)).await?;
+    let ids = ["Z", "a", "B", "ä", "b", "_", "\u{10ffff}", "\u{e000}"];
+    for id in ids {
+        store.commit(put(id, "x")).await?;
+    }
+    let listed = store.list_all(&Query::new("thing").limit(3)).await?;
+    let listed: Vec<&str> = listed.iter().map(|object| object.key.id.as_str()).collect();
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    ensure_eq!(listed, sorted);
+    Ok::<(), Failure>(())
+}

@@ -1,0 +1,242 @@
+//! Servers that restart, connections that die, processes that freeze. Writers are told the truth:
+//! what was acknowledged is there, what was refused is not, and only `Unknown` leaves it open.
+
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tenure::clock::{Clock, SystemClock};
+use tenure::store::{Expect, Query, Store, WatchRequest};
+use tenure::{Error, Result};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_postgres::{Options, PostgresStore};
+use tenure_testkit::{Postgres, StopMode};
+use tokio::task::JoinHandle;
+
+use crate::common::{HAMMER, OrFail, Outcome, Server, connect, eventually, put, raw};
+
+pub(crate) fn add(trials: &mut Trials, server: Server) {
+    trials.test("outage::a_crash_of_the_server_loses_nothing", || restarts(StopMode::Immediate));
+    trials.test("outage::a_restart_of_the_server_loses_nothing", || restarts(StopMode::Fast));
+    trials.test("outage::killed_connections_lose_nothing", move || killed(server));
+    trials.test("outage::a_frozen_server_is_told_in_time", frozen_server);
+    trials.test("outage::a_frozen_process_stops_nobody_for_long", move || frozen_process(server));
+    trials.test("outage::a_held_lock_is_told", move || held_lock(server));
+}
+
+/// What a writer was told.
+#[derive(Default)]
+struct Told {
+    acknowledged: BTreeSet<String>,
+    refused: BTreeSet<String>,
+}
+
+/// Creates objects until told to stop, and keeps account.
+fn write(store: &Store, name: String, stop: &Arc<AtomicBool>) -> JoinHandle<Result<Told, Failure>> {
+    let (store, stop) = (store.clone(), Arc::clone(stop));
+    tokio::spawn(async move {
+        let mut told = Told::default();
+        let mut n = 0;
+        while !stop.load(Ordering::Acquire) {
+            n += 1;
+            let id = format!("{name}-{n}");
+            match store.commit(put(&id, "x").expect(Expect::Absent)).await {
+                Ok(_) => {
+                    told.acknowledged.insert(id);
+                }
+                Err(Error::Unavailable { .. }) => {
+                    told.refused.insert(id);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(Error::Unknown { .. }) => {}
+                Err(other) => return Err(Failure::new(format!("a writer was told: {other}"))),
+            }
+        }
+        Ok(told)
+    })
+}
+
+/// Compares what writers were told with what is there, and with what the watcher heard.
+async fn settle(
+    store: &Store,
+    writers: Vec<JoinHandle<Result<Told, Failure>>>,
+    mut watch: tenure::store::Watch,
+) -> Outcome {
+    let mut told = Told::default();
+    for writer in writers {
+        let own = writer.await??;
+        told.acknowledged.extend(own.acknowledged);
+        told.refused.extend(own.refused);
+    }
+    let stored = store.list_all(&Query::new("thing").limit(1000)).await?;
+    let stored: BTreeSet<String> = stored.into_iter().map(|object| object.key.id).collect();
+    let lost: Vec<_> = told.acknowledged.difference(&stored).collect();
+    ensure!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+    let undead: Vec<_> = told.refused.intersection(&stored).collect();
+    ensure!(undead.is_empty(), "refused and applied: {undead:?}");
+    ensure!(told.acknowledged.len() > 20, "only {} were acknowledged", told.acknowledged.len());
+
+    let end = store.commit(put("the-end", "x")).await?.revision.unwrap_or(0);
+    let (mut heard, mut last) = (BTreeSet::new(), watch.start());
+    while last < end {
+        let batch = tokio::time::timeout(Duration::from_secs(20), watch.next()).await.or_fail()?;
+        let batch = batch.ok_or("the watch ended")??;
+        ensure_eq!(batch.revision, last + 1, "revisions are heard one by one");
+        last = batch.revision;
+        heard.extend(batch.events.iter().map(|event| event.key().id.clone()));
+    }
+    heard.remove("the-end");
+    ensure_eq!(heard, stored);
+    Ok(())
+}
+
+async fn restarts(mode: StopMode) -> Outcome {
+    let mut server = Postgres::start().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let (store, observer) = (connect(&url).await?, connect(&url).await?);
+    let watch = observer.watch(&WatchRequest::default()).await?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..8).map(|n| write(&store, format!("w{n}"), &stop)).collect();
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        server = tokio::task::spawn_blocking(move || {
+            server.restart(mode)?;
+            Ok::<_, anyhow::Error>(server)
+        })
+        .await?
+        .or_fail()?;
+    }
+    eventually("the store is back", || async { Ok(store.commit(put("back", "x")).await.is_ok()) })
+        .await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Ordering::Release);
+    settle(&store, writers, watch).await
+}
+
+async fn killed(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (store, observer) = (connect(&url).await?, connect(&url).await?);
+    let watch = observer.watch(&WatchRequest::default()).await?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..8).map(|n| write(&store, format!("w{n}"), &stop)).collect();
+    let client = raw(&url).await?;
+    let kill = "select pg_terminate_backend(pid) from pg_stat_activity \
+                where datname = current_database() and application_name like 'tenure %'";
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        client.batch_execute(kill).await.or_fail()?;
+    }
+    eventually("the store is back", || async { Ok(store.commit(put("back", "x")).await.is_ok()) })
+        .await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Ordering::Release);
+    settle(&store, writers, watch).await
+}
+
+async fn frozen_server() -> Outcome {
+    let server = Postgres::start().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let patience = Duration::from_millis(700);
+    let options = Options::new().reply_timeout(patience).connect_timeout(patience);
+    let store = PostgresStore::connect_with(&url, options).await?.into_store();
+    store.commit(put("a", "x")).await?;
+    server.pause().or_fail()?;
+    let began = SystemClock.uptime();
+    let read = store.get(&crate::common::key("a")).await;
+    ensure!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
+    let written = store.commit(put("b", "x")).await;
+    ensure!(
+        matches!(written, Err(Error::Unavailable { .. } | Error::Unknown { .. })),
+        "{written:?}"
+    );
+    let took = SystemClock.uptime() - began;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    server.resume().or_fail()?;
+    eventually("the store is back", || async { Ok(store.commit(put("c", "x")).await.is_ok()) })
+        .await
+}
+
+async fn frozen_process(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let store = connect(&url).await?;
+    let client = raw(&url).await?;
+    let program = std::env::current_exe()?;
+    let hammer = Command::new(program).args([HAMMER, &url]).stdout(Stdio::null()).spawn()?;
+    let hammer = Killed(hammer);
+    let held = "select count(*) from pg_stat_activity where datname = current_database() \
+                and application_name = 'tenure commit' and state = 'idle in transaction'";
+    let mut caught = false;
+    for _ in 0..200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        hammer.signal("STOP")?;
+        // Long enough for a statement in flight to end, short enough not to be cut off.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if client.query_one(held, &[]).await.or_fail()?.get::<_, i64>(0) > 0 {
+            caught = true;
+            break;
+        }
+        hammer.signal("CONT")?;
+    }
+    ensure!(caught, "the other process was never stopped while it held the lock");
+    let began = SystemClock.uptime();
+    store.commit(put("mine", "x")).await?;
+    let took = SystemClock.uptime() - began;
+    ensure!(took < Duration::from_secs(3), "the frozen process held everybody up for {took:?}");
+
+    // When it wakes, its transaction is gone, it says so, and it carries on.
+    let before = store.list(&Query::new("thing")).await?.revision;
+    hammer.signal("CONT")?;
+    eventually("the process that was frozen writes again", || async {
+        Ok(store.list(&Query::new("thing")).await?.revision > before + 3)
+    })
+    .await
+}
+
+async fn held_lock(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let store = connect(&url).await?;
+    let mut client = raw(&url).await?;
+    let transaction = client.transaction().await.or_fail()?;
+    transaction.query("select * from tenure_meta for update", &[]).await.or_fail()?;
+    let told = store.commit(put("a", "x")).await;
+    let Err(Error::Unavailable { reason, .. }) = &told else {
+        return Err(Failure::new(format!("{told:?}")));
+    };
+    ensure!(reason.contains("pg_stat_activity"), "{reason}");
+    transaction.rollback().await.or_fail()?;
+    store.commit(put("a", "x")).await?;
+    Ok(())
+}
+
+/// A process of ours, ended with the test.
+struct Killed(Child);
+
+impl Killed {
+    fn signal(&self, signal: &str) -> std::io::Result<()> {
+        let pid = self.0.id().to_string();
+        Command::new("kill").args([&format!("-{signal}"), &pid]).status().map(|_| ())
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Commits without a pause until killed.
+pub(crate) fn hammer(url: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async {
+        let Ok(store) = connect(url).await else { return };
+        for n in 0u64.. {
+            // Errors are part of its life: it is frozen now and then.
+            let _ = store.commit(put("hammered", &n.to_string())).await;
+        }
+    });
+}
