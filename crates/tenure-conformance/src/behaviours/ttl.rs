@@ -43,6 +43,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             "without anybody writing or reading, soon after"
         ),
         behaviour!(
+            watchers_are_told_of_an_expiry_that_another_handle_left,
+            [ttl, reopens],
+            "its writer is gone; whoever watches sees to it"
+        ),
+        behaviour!(
             the_remaining_life_counts_down,
             [ttl],
             "expires_in never grows and never exceeds what was granted"
@@ -225,6 +230,21 @@ async fn watchers_are_told_of_an_expiry(ctx: Context) -> Result<(), Failure> {
     }
     let end = next_in_time(&ctx, &mut watch).await?;
     ensure!(end.revision > created.revision);
+    is_expiry(&end.events[0], &key)
+}
+
+async fn watchers_are_told_of_an_expiry_that_another_handle_left(
+    ctx: Context,
+) -> Result<(), Failure> {
+    let key = ctx.key("one");
+    let mut watch = ctx.store().watch(&WatchRequest::kind(&key.kind)).await?;
+    let other = ctx.open_brief().await?;
+    let result = put(&other, Put::new(key.clone(), "v").ttl(ctx.ttl())).await?;
+    ctx.close_brief(&other).await;
+    let created = next_in_time(&ctx, &mut watch).await?;
+    ensure_eq!(created.revision, result.revision);
+    ctx.pass(result.ttl.ok_or("no life granted")? + ctx.slack()).await;
+    let end = next_in_time(&ctx, &mut watch).await?;
     is_expiry(&end.events[0], &key)
 }
 
