@@ -134,8 +134,8 @@ impl Context {
             _ => Duration::ZERO,
         };
         match self.is_manual() {
-            // A clock that moves only when told leaves no room at all.
-            true => observer,
+            // A clock that moves only when told leaves room for the millisecond that has begun.
+            true => observer + Duration::from_millis(1),
             false => ttl + observer + Duration::from_millis(10),
         }
     }

@@ -16,55 +16,59 @@ pub(crate) const REMOVE: &str =
     "delete from objects o using unnest($1::tid[]) as w (place) where o.ctid = w.place";
 
 pub(crate) const FREE_NAMES: &str = "update objects o set name = null \
-     from unnest($1::text[], $2::text[]) as w (object_type, id) \
+     from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id) w \
      where o.object_type = w.object_type and o.id = w.id";
 
 /// Changed rows are found by their place, which is theirs as long as the counter is locked.
 pub(crate) const BY_PLACE: &str = "o.ctid = w.place";
 
 /// Giving up a name moves a row, so it must be found by its key.
-pub(crate) const BY_KEY: &str =
-    "o.object_type = w.object_type and o.id = w.id and w.place is not null";
+pub(crate) const BY_KEY: &str = "o.object_type = w.object_type and o.id = w.id";
 
 /// New rows, changed rows, events and the counter in one statement: it is planned and answered once.
-/// Should a changed row not be where it was, the division by zero makes sure that nothing is
-/// committed.
+/// Arrays are unnested side by side in the select list, which streams; as a table function each would
+/// be stored first. Should a changed row not be where it was, the division by zero makes sure that
+/// nothing is committed.
 pub(crate) fn write_sql(found: &str) -> String {
-    WRITE.replace("{found}", found)
+    let columns = "object_type, id, name, payload, labels, created_at_ms, updated_at_ms, \
+                   resource_version, revision, created_revision, token, ttl_ms, expires_at_ms";
+    let new = unnested(columns, 1);
+    let changed = unnested(&format!("{columns}, place"), 14);
+    let events = (28..=41).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
+    format!(
+        "with inserted as (insert into objects ({columns}) {new}), \
+         replaced as ( \
+           update objects o set name = w.name, payload = w.payload, labels = w.labels, \
+             created_at_ms = w.created_at_ms, updated_at_ms = w.updated_at_ms, \
+             resource_version = w.resource_version, revision = w.revision, \
+             created_revision = w.created_revision, token = w.token, ttl_ms = w.ttl_ms, \
+             expires_at_ms = w.expires_at_ms \
+           from ({changed}) w where {found} returning 1), \
+         told as ( \
+           insert into tenure_events (object_types, ids, names, payloads, labels, created_at_ms, \
+             updated_at_ms, resource_versions, object_revisions, created_revisions, tokens, \
+             ttl_ms, revisions, causes, last_revision, at_ms, bytes) \
+           select {events}, $42, $43, $48 where $46::boolean) \
+         update tenure_meta set revision = $42::bigint, clock_last_ms = $43::bigint, \
+           clock_offset_ms = $44::bigint, next_expiry_ms = $45::bigint \
+         returning case when $46::boolean then pg_notify($47::text, $42::bigint::text) end is null, \
+           1 / ((select count(*) from replaced) = $49::bigint)::integer"
+    )
 }
 
-const WRITE: &str = "with put as materialized ( \
-     select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], \
-       $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], \
-       $12::bigint[], $13::bigint[], $14::tid[]) as w (object_type, id, name, payload, labels, \
-       created_at_ms, updated_at_ms, resource_version, revision, created_revision, token, ttl_ms, \
-       expires_at_ms, place) \
-   ), inserted as ( \
-     insert into objects (object_type, id, name, payload, labels, created_at_ms, updated_at_ms, \
-       resource_version, revision, created_revision, token, ttl_ms, expires_at_ms) \
-     select object_type, id, name, payload, labels, created_at_ms, updated_at_ms, \
-       resource_version, revision, created_revision, token, ttl_ms, expires_at_ms \
-     from put where place is null \
-   ), replaced as ( \
-     update objects o set name = w.name, payload = w.payload, labels = w.labels, \
-       created_at_ms = w.created_at_ms, updated_at_ms = w.updated_at_ms, \
-       resource_version = w.resource_version, revision = w.revision, \
-       created_revision = w.created_revision, token = w.token, ttl_ms = w.ttl_ms, \
-       expires_at_ms = w.expires_at_ms \
-     from put w where {found} returning 1 \
-   ), told as ( \
-     insert into tenure_events (object_type, id, name, payload, labels, created_at_ms, \
-       updated_at_ms, resource_version, object_revision, created_revision, token, ttl_ms, \
-       revision, ordinal, final, cause, at_ms) \
-     select e.*, $32::bigint from unnest($15::text[], $16::text[], $17::text[], $18::bytea[], \
-       $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], \
-       $25::bigint[], $26::bigint[], $27::bigint[], $28::integer[], $29::boolean[], \
-       $30::text[]) as e \
-   ) \
-   update tenure_meta set revision = $31::bigint, clock_last_ms = $32::bigint, \
-     clock_offset_ms = $33::bigint, next_expiry_ms = $34::bigint \
-   returning case when $35::boolean then pg_notify($36::text, $31::bigint::text) end is null, \
-     1 / ((select count(*) from replaced) = $37::bigint)::integer";
+/// Arrays as rows, from this parameter on.
+fn unnested(columns: &str, first: usize) -> String {
+    let columns = columns.split(", ").enumerate().map(|(n, column)| {
+        let kind = match column {
+            "object_type" | "id" | "name" | "labels" => "text",
+            "payload" => "bytea",
+            "place" => "tid",
+            _ => "bigint",
+        };
+        format!("unnest(${}::{kind}[]) as {column}", first + n)
+    });
+    format!("select {}", columns.collect::<Vec<_>>().join(", "))
+}
 
 /// Columns of objects, ready to be sent.
 #[derive(Default)]
@@ -153,45 +157,45 @@ pub(crate) struct Head {
 pub(crate) struct Writes<'a> {
     pub(crate) removed: Vec<Tid>,
     pub(crate) renamed: Keys<'a>,
-    put: Columns<'a>,
-    expires_at_ms: Vec<Option<i64>>,
-    places: Vec<Option<Tid>>,
-    replaced: i64,
+    new: Columns<'a>,
+    new_expires_at_ms: Vec<Option<i64>>,
+    changed: Columns<'a>,
+    changed_expires_at_ms: Vec<Option<i64>>,
+    places: Vec<Tid>,
+    changed_count: i64,
     told: Columns<'a>,
     told_revision: Vec<i64>,
-    told_ordinal: Vec<i32>,
-    told_final: Vec<bool>,
     told_cause: Vec<&'static str>,
+    told_bytes: i64,
 }
 
 impl<'a> Writes<'a> {
     pub(crate) fn new(overlay: &'a Overlay, steps: &'a [Step]) -> Self {
         let mut writes = Self::default();
         for fate in overlay.fates() {
-            let (row, place) = match fate {
-                Fate::Remove(place) => {
-                    writes.removed.push(place);
-                    continue;
+            match fate {
+                Fate::Remove(place) => writes.removed.push(place),
+                Fate::Insert(row) => {
+                    writes.new.push(&row.object);
+                    writes.new_expires_at_ms.push(row.expires_at_ms);
                 }
-                Fate::Insert(row) => (row, None),
                 Fate::Replace { row, place, rename } => {
                     if rename {
                         writes.renamed.push(&row.object.key.kind, &row.object.key.id);
                     }
-                    (row, Some(place))
+                    writes.changed.push(&row.object);
+                    writes.changed_expires_at_ms.push(row.expires_at_ms);
+                    writes.places.push(place);
+                    writes.changed_count += 1;
                 }
-            };
-            writes.replaced += i64::from(place.is_some());
-            writes.put.push(&row.object);
-            writes.expires_at_ms.push(row.expires_at_ms);
-            writes.places.push(place);
+            }
         }
         steps.iter().for_each(|step| writes.tell(step));
         writes
     }
 
     fn tell(&mut self, step: &'a Step) {
-        for (ordinal, change) in step.changes.iter().enumerate() {
+        for change in &step.changes {
             let (row, cause): (&Row, _) = match change {
                 Change::Put { row, .. } => (row, "put"),
                 Change::Remove { row, cause: Cause::Expired } => (row, "expired"),
@@ -199,20 +203,22 @@ impl<'a> Writes<'a> {
             };
             self.told.push(&row.object);
             self.told_revision.push(signed(step.revision));
-            self.told_ordinal.push(i32::try_from(ordinal).unwrap_or(i32::MAX));
-            self.told_final.push(ordinal + 1 == step.changes.len());
             self.told_cause.push(cause);
+            self.told_bytes += i64::try_from(row.object.size()).unwrap_or(i64::MAX);
         }
     }
 
     /// The earliest expiry among what is written.
     pub(crate) fn earliest_expiry(&self) -> Option<i64> {
-        self.expires_at_ms.iter().flatten().min().copied()
+        self.new_expires_at_ms.iter().chain(&self.changed_expires_at_ms).flatten().min().copied()
     }
 
     /// Whether nothing about objects or history changes.
     pub(crate) fn is_empty(&self) -> bool {
-        self.removed.is_empty() && self.put.id.is_empty() && self.told.id.is_empty()
+        self.removed.is_empty()
+            && self.new.id.is_empty()
+            && self.changed.id.is_empty()
+            && self.told.id.is_empty()
     }
 
     /// The parameters of [`WRITE`].
@@ -222,24 +228,22 @@ impl<'a> Writes<'a> {
         notify: &'p bool,
         channel: &'p String,
     ) -> Vec<&'p (dyn ToSql + Sync)> {
-        let mut all: Vec<&(dyn ToSql + Sync)> = self.put.parameters().to_vec();
-        all.push(&self.expires_at_ms);
-        all.push(&self.places);
+        let mut all: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(49);
+        all.extend(self.new.parameters());
+        all.push(&self.new_expires_at_ms);
+        all.extend(self.changed.parameters());
+        all.extend::<[&(dyn ToSql + Sync); 2]>([&self.changed_expires_at_ms, &self.places]);
         all.extend(self.told.parameters());
-        all.extend::<[&(dyn ToSql + Sync); 4]>([
-            &self.told_revision,
-            &self.told_ordinal,
-            &self.told_final,
-            &self.told_cause,
-        ]);
-        all.extend::<[&(dyn ToSql + Sync); 7]>([
+        all.extend::<[&(dyn ToSql + Sync); 2]>([&self.told_revision, &self.told_cause]);
+        all.extend::<[&(dyn ToSql + Sync); 8]>([
             &head.revision,
             &head.clock_last_ms,
             &head.clock_offset_ms,
             &head.next_expiry_ms,
             notify,
             channel,
-            &self.replaced,
+            &self.told_bytes,
+            &self.changed_count,
         ]);
         all
     }

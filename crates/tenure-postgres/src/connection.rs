@@ -11,6 +11,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
 
 use crate::error::{Failure, connecting};
+use crate::home::Home;
 use crate::{BACKEND, Options};
 
 /// What a session is for; they differ in how long the server lets them wait.
@@ -48,6 +49,8 @@ pub(crate) struct Connector {
     config: Config,
     target: String,
     pub(crate) options: Options,
+    /// Where sessions and workers live.
+    pub(crate) home: Home,
 }
 
 impl Connector {
@@ -78,7 +81,7 @@ impl Connector {
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
         let target = target(&config);
-        Ok(Arc::new(Self { config, target, options }))
+        Ok(Arc::new(Self { config, target, options, home: Home::start()? }))
     }
 
     /// Opens a session.
@@ -90,33 +93,24 @@ impl Connector {
     pub(crate) async fn open_with(
         &self,
         role: Role,
-        notifications: Option<mpsc::UnboundedSender<Notification>>,
+        notifications: Option<mpsc::Sender<Notification>>,
     ) -> Result<Session> {
         let patience = self.options.connect_timeout;
-        let greeting = async {
-            let mut config = self.config.clone();
-            config.application_name(role.name());
-            let (client, mut connection) =
-                config.connect(NoTls).await.map_err(|error| connecting(&self.target, &error))?;
-            let driver = tokio::spawn(async move {
-                while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                    if let (AsyncMessage::Notification(notification), Some(sender)) =
-                        (message, &notifications)
-                    {
-                        let _ = sender.send(notification);
-                    }
-                }
-            });
-            let session = Session { client, driver };
-            let greeted = session.client.batch_execute(&self.greeting(role)).await;
-            greeted.map_err(|error| Failure::from(error).error)?;
-            Ok(session)
-        };
-        // A server that is frozen accepts connections and then says nothing.
-        tokio::time::timeout(patience, greeting).await.unwrap_or_else(|_| {
-            let reason = format!("{} did not answer within {patience:?}", self.target);
-            Err(Error::unavailable(BACKEND, reason))
-        })
+        let mut config = self.config.clone();
+        config.application_name(role.name());
+        let (target, greeting) = (self.target.clone(), self.greeting(role));
+        // At home, because a socket belongs to the runtime on which it was opened.
+        let opening = self.home.spawn(async move {
+            // A server that is frozen accepts connections and then says nothing.
+            let opened = open(&config, &target, &greeting, notifications);
+            tokio::time::timeout(patience, opened).await.unwrap_or_else(|_| {
+                let reason = format!("{target} did not answer within {patience:?}");
+                Err(Error::unavailable(BACKEND, reason))
+            })
+        });
+        let ended =
+            |error| Error::unavailable(BACKEND, format!("connecting was cut short: {error}"));
+        opening.await.map_err(ended)?
     }
 
     fn greeting(&self, role: Role) -> String {
@@ -153,6 +147,30 @@ impl Connector {
         }
         sql
     }
+}
+
+async fn open(
+    config: &Config,
+    target: &str,
+    greeting: &str,
+    notifications: Option<mpsc::Sender<Notification>>,
+) -> Result<Session> {
+    let (client, mut connection) =
+        config.connect(NoTls).await.map_err(|error| connecting(target, &error))?;
+    let driver = tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let (AsyncMessage::Notification(notification), Some(sender)) =
+                (message, &notifications)
+            {
+                // A full queue holds hints enough to look again.
+                let _ = sender.try_send(notification);
+            }
+        }
+    });
+    let session = Session { client, driver };
+    let greeted = session.client.batch_execute(greeting).await;
+    greeted.map_err(|error| Failure::from(error).error)?;
+    Ok(session)
 }
 
 fn target(config: &Config) -> String {

@@ -15,14 +15,15 @@
 //! to them in `tenure_events`, and the counter in `tenure_meta`; connecting makes these tables, or
 //! adopts a table `objects` from before revisions existed.
 //!
-//! The way of a commit: [`PostgresStore`] → `queue` → `group` (lock, load, decide, write, commit) →
-//! `pump` tells the watchers.
+//! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
+//! write, commit) → `pump` tells the watchers.
 
 mod apply;
 mod connection;
 mod error;
 mod group;
 mod history;
+mod home;
 mod list;
 mod migrate;
 mod options;
@@ -36,11 +37,13 @@ mod sweep;
 mod tid;
 mod time;
 mod touch;
+mod transaction;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::StreamExt;
 use tenure::store::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
@@ -115,12 +118,12 @@ impl PostgresStore {
         // The first look at the clock: from here on, steps of it are noticed.
         shared.meta().await?;
         let mut workers = vec![
-            tokio::spawn(Sweeper::new(Arc::clone(&shared)).run()),
+            shared.connector.home.spawn(Sweeper::new(Arc::clone(&shared)).run()),
             // One is best: a second one splits the groups, and the server's lock passes between them.
-            tokio::spawn(Committer::new(Arc::clone(&shared)).run()),
+            shared.connector.home.spawn(Committer::new(Arc::clone(&shared)).run()),
         ];
         for _ in 0..TOUCHERS {
-            workers.push(tokio::spawn(Toucher::new(Arc::clone(&shared)).run()));
+            workers.push(shared.connector.home.spawn(Toucher::new(Arc::clone(&shared)).run()));
         }
         let handle = Handle { shared, capabilities, workers: Mutex::new(workers) };
         Ok(Self { handle: Arc::new(handle) })
@@ -196,7 +199,14 @@ impl Backend for PostgresStore {
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
-        pump::watch(&self.handle.shared, request).await
+        let watch = pump::watch(&self.handle.shared, request).await?;
+        // A watch keeps the store open: one that nobody feeds would be silent for ever.
+        let handle = Arc::clone(&self.handle);
+        let start = watch.start();
+        let stream = watch.inspect(move |_| {
+            let _kept = &handle;
+        });
+        Ok(Watch::new(start, stream.boxed()))
     }
 
     async fn close(&self) {

@@ -11,6 +11,8 @@ use crate::shared::Shared;
 
 /// Rows looked at for one page when labels decide which of them belong.
 const SCAN: i64 = 5_000;
+/// Payloads of one page, roughly; a single object may exceed it.
+const PAGE_BYTES: i64 = 16 * 1024 * 1024;
 
 impl Shared {
     /// One page, with the store's revision in the same snapshot.
@@ -35,12 +37,17 @@ impl Shared {
         let first = rows.first().ok_or_else(empty_meta)?;
         let meta = Meta::received(self, sent, first);
         // Where a bounded scan stopped, if it did not reach the end.
-        let stopped: Option<String> = first.get(META_COUNT + COLUMN_COUNT);
+        let mut stopped: Option<String> = first.get(META_COUNT + COLUMN_COUNT);
+        let total: Option<i64> = first.get(META_COUNT + COLUMN_COUNT + 1);
         let found: Vec<Row> = rows
             .iter()
             .map(|row| decode_joined(row, META_COUNT))
             .filter_map(Result::transpose)
             .collect::<Result<_>>()?;
+        if total.is_some_and(|total| total > found.len() as i64) {
+            // Cut off by size; the page goes on behind what fitted.
+            stopped = found.iter().map(|row| &row.object.key.id).max().cloned();
+        }
         self.page(query, found, meta, stopped).await
     }
 
@@ -144,23 +151,39 @@ fn statement(query: &Query) -> String {
     }
     let meta = meta_columns();
     if query.selector.is_empty() {
+        let rows =
+            sized(&format!("select o.* from objects o where {bounds} order by o.id limit $4"));
         return format!(
-            "select {meta}, {COLUMNS}, null::text from tenure_meta m left join lateral ( \
-               select * from objects o where {bounds} order by o.id limit $4) o on true"
+            "select {meta}, {COLUMNS}, null::text, o.tenure_total \
+             from tenure_meta m left join lateral ({rows}) o on true"
         );
     }
     let hit = match equalities(query) {
         Some(_) => format!("coalesce(o.labels, '{{}}')::jsonb @> ${}::text::jsonb", next()),
         None => "true".to_owned(),
     };
+    let rows = sized(
+        "select o.* from scanned s join objects o on o.object_type = $1 and o.id = s.id \
+         where s.hit order by s.id limit $4",
+    );
     format!(
         "with scanned as materialized ( \
            select o.id, {hit} as hit from objects o where {bounds} order by o.id limit {SCAN}) \
          select {meta}, {COLUMNS}, \
-           (select max(id) from scanned having count(*) = {SCAN}) \
-         from tenure_meta m left join lateral ( \
-           select o.* from scanned s join objects o on o.object_type = $1 and o.id = s.id \
-           where s.hit order by s.id limit $4) o on true"
+           (select max(id) from scanned having count(*) = {SCAN}), o.tenure_total \
+         from tenure_meta m left join lateral ({rows}) o on true"
+    )
+}
+
+/// As many of the rows as fit into a page of bounded size, at least one, and how many there were.
+fn sized(rows: &str) -> String {
+    format!(
+        "select f.* from ( \
+           select o.*, count(*) over () as tenure_total, \
+             sum(octet_length(o.payload)) over (order by o.id \
+               rows between unbounded preceding and 1 preceding) as tenure_before \
+           from ({rows}) o) f \
+         where f.tenure_before is null or f.tenure_before < {PAGE_BYTES}"
     )
 }
 

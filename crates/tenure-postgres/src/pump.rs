@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt, stream};
 use tenure::store::{Batch, Feed, FeedLimits, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::{Notify, mpsc};
@@ -16,10 +16,10 @@ use tokio_postgres::Notification;
 
 use crate::connection::{Role, quoted};
 use crate::history::Log;
-use crate::shared::Shared;
+use crate::shared::{Shared, closed};
 
-/// Batches read at once.
-const CHUNK: usize = 1024;
+/// Notifications that may wait; each only says that there is something to see.
+const NOTIFICATIONS: usize = 64;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -70,8 +70,19 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
     let log = Arc::new(Log(Arc::downgrade(shared)));
     let watch = feed.watch(&request, Some(log))?;
     let start = watch.start();
-    let stream = watch.inspect(move |_| {
-        let _keeps_the_task_running = &watchers;
+    let stopped = {
+        let shared = Arc::clone(shared);
+        async move { shared.stopped().await }.boxed()
+    };
+    let stream = stream::unfold(Some((watch, stopped, watchers)), |open| async move {
+        let (mut watch, mut stopped, watchers) = open?;
+        tokio::select! {
+            item = watch.next() => match item? {
+                Ok(batch) => Some((Ok(batch), Some((watch, stopped, watchers)))),
+                Err(error) => Some((Err(error), None)),
+            },
+            () = &mut stopped => Some((Err(closed()), None)),
+        }
     });
     Ok(Watch::new(start, stream.boxed()))
 }
@@ -90,7 +101,8 @@ fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Feed>, Arc<Watchers>) {
     let feed = Arc::new(Feed::new(head, FeedLimits::default()));
     let watchers = Arc::new(Watchers);
     *running = Some(Running { feed: Arc::clone(&feed), watchers: Arc::downgrade(&watchers) });
-    tokio::spawn(run(Arc::clone(shared), Arc::clone(&feed), Arc::downgrade(&watchers)));
+    let work = run(Arc::clone(shared), Arc::clone(&feed), Arc::downgrade(&watchers));
+    shared.connector.home.spawn(work);
     (feed, watchers)
 }
 
@@ -98,7 +110,7 @@ fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Feed>, Arc<Watchers>) {
 async fn advance(shared: &Shared, feed: &Feed) -> Result<()> {
     loop {
         let after = feed.head();
-        match shared.events_after(after, CHUNK).await {
+        match shared.events_after(after).await {
             Ok(found) => {
                 let last = found.batches.last().map_or(after, |batch| batch.revision);
                 feed.publish(found.batches);
@@ -120,7 +132,8 @@ async fn advance(shared: &Shared, feed: &Feed) -> Result<()> {
 async fn run(shared: Arc<Shared>, feed: Arc<Feed>, watchers: Weak<Watchers>) {
     let poll = shared.connector.options.poll_interval;
     let (hints, mut hinted) = mpsc::channel(1);
-    let listening = tokio::spawn(listen(Arc::clone(&shared), Arc::clone(&feed), hints));
+    let listening =
+        shared.connector.home.spawn(listen(Arc::clone(&shared), Arc::clone(&feed), hints));
     let mut backoff = BACKOFF_MIN;
     while watchers.strong_count() > 0 {
         let pause = match advance(&shared, &feed).await {
@@ -149,7 +162,7 @@ async fn run(shared: Arc<Shared>, feed: Arc<Feed>, watchers: Weak<Watchers>) {
 async fn listen(shared: Arc<Shared>, feed: Arc<Feed>, hints: mpsc::Sender<()>) {
     let mut backoff = BACKOFF_MIN;
     loop {
-        let (sender, mut notifications) = mpsc::unbounded_channel::<Notification>();
+        let (sender, mut notifications) = mpsc::channel::<Notification>(NOTIFICATIONS);
         match shared.connector.open_with(Role::Listen, Some(sender)).await {
             Ok(mut session) => {
                 let listen = format!("listen {}", quoted(&shared.channel));
@@ -169,7 +182,7 @@ async fn listen(shared: Arc<Shared>, feed: Arc<Feed>, hints: mpsc::Sender<()>) {
 
 async fn forward(
     feed: &Feed,
-    notifications: &mut mpsc::UnboundedReceiver<Notification>,
+    notifications: &mut mpsc::Receiver<Notification>,
     hints: &mpsc::Sender<()>,
     session: &mut crate::connection::Session,
 ) {

@@ -1,12 +1,16 @@
 //! A bounded queue before a group of workers: callers wait for room, a worker takes all that waits.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::{Error, Result};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::BACKEND;
+use crate::shared::closed;
 
 /// What waits takes up room in units of this many bytes.
 const UNIT_BYTES: usize = 1024;
@@ -15,8 +19,8 @@ const MIN_UNITS: usize = 4;
 /// 64 MiB, or 16,384 small requests.
 const UNITS: usize = 64 * 1024;
 
-/// So many turns of the scheduler without a newcomer, and a group sets off.
-const QUIET_TURNS: u32 = 2;
+/// How long a group waits at most for the callers of the one before it.
+const PATIENCE: Duration = Duration::from_micros(250);
 
 /// A request and where its answer goes.
 pub(crate) struct Waiting<T, R> {
@@ -49,6 +53,8 @@ pub(crate) struct Queue<T, R> {
     waiting: Mutex<VecDeque<Waiting<T, R>>>,
     bell: Notify,
     room: Arc<Semaphore>,
+    /// How many requests the last group had.
+    last_group: AtomicUsize,
 }
 
 impl<T, R> Queue<T, R> {
@@ -57,12 +63,12 @@ impl<T, R> Queue<T, R> {
             waiting: Mutex::new(VecDeque::new()),
             bell: Notify::new(),
             room: Arc::new(Semaphore::new(UNITS)),
+            last_group: AtomicUsize::new(0),
         }
     }
 
     /// Waits for room, joins the queue, waits for the answer.
     pub(crate) async fn ask(&self, request: T, bytes: usize) -> Result<R> {
-        let closed = || Error::unavailable(BACKEND, "the store is closed");
         let units = (bytes / UNIT_BYTES).clamp(MIN_UNITS, UNITS);
         let room = Arc::clone(&self.room).acquire_many_owned(units as u32);
         let room = room.await.map_err(|_| closed())?;
@@ -76,8 +82,10 @@ impl<T, R> Queue<T, R> {
 
     /// Everything that waits, within bounds and at least one; `None` once closed and empty.
     pub(crate) async fn take(&self, most: Most) -> Option<Vec<Waiting<T, R>>> {
-        self.settle(most).await;
         loop {
+            if self.len() > 0 {
+                self.settle().await;
+            }
             let taken = self.take_waiting(most);
             if !taken.is_empty() {
                 return Some(taken);
@@ -91,20 +99,20 @@ impl<T, R> Queue<T, R> {
         }
     }
 
-    /// Callers that were just answered may come back at once. Letting them, instead of running off
-    /// with the first of them, makes one group of what would be two.
-    async fn settle(&self, most: Most) {
-        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let (mut before, mut quiet) = (0, 0);
-        while quiet < QUIET_TURNS {
-            let now = waiting();
-            if now >= most.requests {
-                return;
-            }
-            quiet = if now > before { 0 } else { quiet + 1 };
-            before = now;
+    /// Callers that were just answered come back at once, as a rule. Waiting a moment for them,
+    /// instead of running off with the first, makes one group of what would be two.
+    async fn settle(&self) {
+        let expected = self.last_group.load(Ordering::Relaxed);
+        let until = SystemClock.uptime() + PATIENCE;
+        while self.len() < expected && SystemClock.uptime() < until {
+            // The callers need the processor to come back.
+            std::thread::yield_now();
             tokio::task::yield_now().await;
         }
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn take_waiting(&self, most: Most) -> Vec<Waiting<T, R>> {
@@ -121,6 +129,9 @@ impl<T, R> Queue<T, R> {
         }
         if !waiting.is_empty() {
             self.bell.notify_one();
+        }
+        if !taken.is_empty() {
+            self.last_group.store(taken.len(), Ordering::Relaxed);
         }
         taken
     }

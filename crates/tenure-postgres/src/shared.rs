@@ -38,8 +38,12 @@ impl Shared {
 
     pub(crate) fn check_open(&self) -> Result<()> {
         if *self.stopping.borrow() {
-            return Err(Error::unavailable(BACKEND, "the store is closed"));
+            return Err(closed());
         }
         Ok(())
     }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::unavailable(BACKEND, "the store is closed")
 }

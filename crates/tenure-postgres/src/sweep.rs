@@ -24,8 +24,8 @@ const AT_ONCE: usize = 500;
 const AT_ONCE_BYTES: i64 = 4 * 1024 * 1024;
 /// If the process that claimed a sweep dies over it, another one takes it up after this.
 const CLAIM_MS: i64 = 5_000;
-/// Events removed in one statement.
-const COMPACT_AT_ONCE: i64 = 20_000;
+/// Groups of commits whose events are removed in one statement.
+const COMPACT_AT_ONCE: i64 = 2_000;
 /// Looks at old history happen on every so manieth turn.
 const COMPACT_EVERY: u64 = 5;
 
@@ -86,10 +86,10 @@ impl Sweeper {
 
     async fn sweep(&mut self, meta: Meta) -> Result<()> {
         let store_ms = meta.reading.store_ms;
-        // Set forth before looking: what commits from here on lowers it again.
+        // Set forth before looking: what commits from here on lowers it again, to an even number.
         let claim = "update tenure_meta set next_expiry_ms = $1 where next_expiry_ms = $2";
-        let until = store_ms.saturating_add(CLAIM_MS);
-        if self.execute(claim, &[&until, &meta.next_expiry_ms]).await? == 0 {
+        let claimed_ms = store_ms.saturating_add(CLAIM_MS) | 1;
+        if self.execute(claim, &[&claimed_ms, &meta.next_expiry_ms]).await? == 0 {
             // Somebody else was faster; look again shortly.
             self.shared.time.sleep(Duration::from_millis(50)).await;
             return Ok(());
@@ -110,7 +110,7 @@ impl Sweeper {
             bytes += row.get::<_, i64>(3);
             keys.push(Key::new(row.get::<_, &str>(0), row.get::<_, &str>(1)));
         }
-        self.shared.commits.ask(Work::Sweep { keys, next_expiry_ms }, 0).await??;
+        self.shared.commits.ask(Work::Sweep { keys, claimed_ms, next_expiry_ms }, 0).await??;
         Ok(())
     }
 
@@ -120,10 +120,10 @@ impl Sweeper {
         let older_than = meta.reading.store_ms.saturating_sub(age);
         let below = signed(meta.revision.saturating_sub(options.history_revisions));
         loop {
-            let oldest = "select max(revision), count(*) from ( \
-                            select revision, at_ms from tenure_events \
-                            order by revision, ordinal limit $1) t \
-                          where at_ms < $2 or revision <= $3";
+            let oldest = "select max(last_revision), count(*) from ( \
+                            select last_revision, at_ms from tenure_events \
+                            order by last_revision limit $1) t \
+                          where at_ms < $2 or last_revision <= $3";
             let (_, rows) =
                 self.shared.read(oldest, &[&COMPACT_AT_ONCE, &older_than, &below]).await?;
             let Some(row) = rows.first() else { return Ok(()) };
@@ -132,7 +132,8 @@ impl Sweeper {
             let tell =
                 "update tenure_meta set compacted_revision = $1 where compacted_revision < $1";
             self.execute(tell, &[&revision]).await?;
-            self.execute("delete from tenure_events where revision <= $1", &[&revision]).await?;
+            self.execute("delete from tenure_events where last_revision <= $1", &[&revision])
+                .await?;
             if row.get::<_, i64>(1) < COMPACT_AT_ONCE {
                 return Ok(());
             }

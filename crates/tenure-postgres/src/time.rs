@@ -19,7 +19,7 @@ use tenure::clock::SharedClock;
 
 /// The server's clock in milliseconds. `date_part` is floating point, which is exact here and much
 /// cheaper than `extract`.
-pub(crate) const WALL_MS: &str = "(date_part('epoch', clock_timestamp()) * 1000)::bigint";
+pub(crate) const WALL_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
 
 /// Steps smaller than this are indistinguishable from jitter, and harmless.
 const TOLERANCE: Duration = Duration::from_millis(100);

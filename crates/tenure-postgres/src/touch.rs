@@ -38,12 +38,14 @@ type Job = Waiting<Vec<Touch>, Result<Vec<Result<Touched>>>>;
 
 const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.token, \
      o.expires_at_ms \
-   from unnest($1::text[], $2::text[]) with ordinality as w (object_type, id, place) \
+   from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
+           generate_series(1, cardinality($1::text[]))::bigint as place) w \
    join objects o on o.object_type = w.object_type and o.id = w.id \
    order by o.object_type, o.id for no key update of o";
 
 const PROLONG: &str = "update objects o set expires_at_ms = w.expires_at_ms \
-   from unnest($1::tid[], $2::bigint[]) as w (place, expires_at_ms) where o.ctid = w.place";
+   from (select unnest($1::tid[]) as place, unnest($2::bigint[]) as expires_at_ms) w \
+   where o.ctid = w.place";
 
 /// One worker with its own session.
 pub(crate) struct Toucher {

@@ -109,28 +109,40 @@ alter table objects
 -- What the sweep looks through.
 create index objects_mortal on objects (object_type, id) where ttl_ms is not null;
 
--- What watchers are told: every change, in order. `cause` is put, deleted or expired.
+-- What watchers are told: one row for each group of commits, one array element for each change, in
+-- order. Storing the arrays as they arrive costs a fraction of a row for each change. `causes` holds
+-- put, deleted or expired. People read the view tenure_history instead.
 create table tenure_events (
-    revision bigint not null,
-    ordinal integer not null,
-    -- The last change of its revision, so that a reader knows a whole batch when it sees one.
-    final boolean not null,
+    last_revision bigint primary key,
     at_ms bigint not null,
-    cause text not null,
-    object_type text collate "C" not null,
-    id text collate "C" not null,
-    name text,
-    payload bytea not null,
-    labels text,
-    created_at_ms bigint not null,
-    updated_at_ms bigint not null,
-    resource_version bigint not null,
-    object_revision bigint not null,
-    created_revision bigint not null,
-    token bigint not null,
-    ttl_ms bigint,
-    primary key (revision, ordinal)
+    bytes bigint not null,
+    revisions bigint[] not null,
+    causes text[] not null,
+    object_types text[] not null,
+    ids text[] not null,
+    names text[] not null,
+    payloads bytea[] not null,
+    labels text[] not null,
+    created_at_ms bigint[] not null,
+    updated_at_ms bigint[] not null,
+    resource_versions bigint[] not null,
+    object_revisions bigint[] not null,
+    created_revisions bigint[] not null,
+    tokens bigint[] not null,
+    ttl_ms bigint[] not null
 );
+-- Written once, read hardly ever: compressing it would cost more than it saves.
+alter table tenure_events
+    alter column payloads set storage external,
+    alter column ids set storage external,
+    alter column object_types set storage external;
+
+create view tenure_history as
+select e.revision, e.cause, e.object_type, e.id, e.name, e.resource_version, e.payload, e.labels,
+       to_timestamp(t.at_ms / 1000.0) as at
+from tenure_events t, unnest(
+    revisions, causes, object_types, ids, names, resource_versions, payloads, labels
+) as e (revision, cause, object_type, id, name, resource_version, payload, labels);
 
 -- One row. Every commit locks it first, so commits are strictly serial.
 create table tenure_meta (

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tenure::Error;
-use tenure::store::{Cause, Commit, Event, Expect, Touch, WatchRequest};
+use tenure::store::{Cause, Commit, Event, Expect, Query, Selector, Touch, WatchRequest};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_postgres::{Options, PostgresStore};
@@ -21,6 +21,8 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("groups::a_watch_misses_nothing_of_many_writers", move || nothing_missed(server));
     trials.test("groups::touches_and_commits_do_not_deadlock", move || no_deadlock(server));
     trials.test("groups::history_is_compacted", move || compacted(server));
+    trials.test("groups::a_page_is_bounded_in_size", move || big_page(server));
+    trials.test("groups::a_watch_keeps_the_store_open", move || kept_open(server));
     trials.test("groups::a_short_touch_is_swept_in_time", move || short_touch(server));
 }
 
@@ -172,7 +174,7 @@ async fn compacted(server: Server) -> Outcome {
         store.commit(put("a", &n.to_string())).await?;
     }
     let client = raw(&url).await?;
-    let count = "select count(*) from tenure_events";
+    let count = "select count(*) from tenure_history";
     eventually("old events are gone", || async {
         Ok(client.query_one(count, &[]).await.or_fail()?.get::<_, i64>(0) <= 10)
     })
@@ -200,5 +202,40 @@ async fn short_touch(server: Server) -> Outcome {
     let batch = end.ok_or("the watch ended")??;
     let expired = matches!(&batch.events[..], [Event::Delete { cause: Cause::Expired, .. }]);
     ensure!(expired, "{batch:?}");
+    Ok(())
+}
+
+async fn big_page(server: Server) -> Outcome {
+    let store = connect(&server.fresh_database()?).await?;
+    let payload = "x".repeat(1024 * 1024);
+    for n in 0..20 {
+        store.commit(put(format!("{n:02}"), &payload).label("big", "yes")).await?;
+    }
+    for selector in [Selector::default(), Selector::equals("big", "yes")] {
+        let query = Query::new("thing").limit(1000).selector(selector);
+        let page = store.list(&query).await?;
+        ensure!((1..20).contains(&page.objects.len()), "{} objects", page.objects.len());
+        ensure_eq!(page.next, page.objects.last().map(|last| last.key.id.clone()));
+        let all = store.list_all(&query).await?;
+        let ids: Vec<_> = all.iter().map(|object| object.key.id.clone()).collect();
+        ensure_eq!(ids, (0..20).map(|n| format!("{n:02}")).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+async fn kept_open(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (store, other) = (connect(&url).await?, connect(&url).await?);
+    let mut watch = store.watch(&WatchRequest::default()).await?;
+    drop(store);
+    other.commit(put("a", "x")).await?;
+    let batch = tokio::time::timeout(Duration::from_secs(5), watch.next()).await.or_fail()?;
+    ensure_eq!(batch.ok_or("the watch ended")??.revision, 1);
+    // Closing says so instead of falling silent.
+    let mut watch = other.watch(&WatchRequest::default()).await?;
+    other.close().await;
+    let end = tokio::time::timeout(Duration::from_secs(5), watch.next()).await.or_fail()?;
+    ensure!(matches!(end, Some(Err(Error::Unavailable { .. }))), "{end:?}");
+    ensure!(watch.next().await.is_none());
     Ok(())
 }

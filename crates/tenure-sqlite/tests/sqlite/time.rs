@@ -38,7 +38,7 @@ async fn wall_clock() -> Result<(), Failure> {
     clock.step_wall(-86_400_000);
     clock.advance(Duration::from_secs(29));
     ensure!(store.get(&key).await?.is_some(), "the touch was not counted");
-    clock.advance(Duration::from_secs(1));
+    clock.advance(Duration::from_millis(1_001));
     ensure_eq!(store.get(&key).await?, None, "a step of the wall clock prolonged it");
     Ok(())
 }
@@ -55,7 +55,7 @@ async fn restart() -> Result<(), Failure> {
     let store = open(&path, &clock, "b1")?;
     let left = store.get(&key).await?.and_then(|object| object.expires_in);
     ensure_eq!(left, Some(Duration::from_secs(10)));
-    clock.advance(Duration::from_secs(10));
+    clock.advance(Duration::from_millis(10_001));
     ensure_eq!(store.get(&key).await?, None);
     Ok(())
 }
@@ -76,7 +76,7 @@ async fn reboot() -> Result<(), Failure> {
     let store = open(&path, &after, "b2")?;
     let left = store.get(&key).await?.and_then(|object| object.expires_in);
     ensure_eq!(left, Some(Duration::from_secs(30)), "what was left when it was last seen");
-    after.advance(Duration::from_secs(30));
+    after.advance(Duration::from_millis(30_001));
     ensure_eq!(store.get(&key).await?, None);
     Ok(())
 }

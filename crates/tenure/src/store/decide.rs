@@ -45,7 +45,7 @@ impl Row {
             return None;
         }
         let mut object = Object::clone(&self.object);
-        object.expires_in = self.expires_at_ms.map(|at| millis(at - store_ms));
+        object.expires_in = self.expires_at_ms.map(|at| millis(at - store_ms - PART_MS));
         Some(object)
     }
 
@@ -72,10 +72,15 @@ fn millis(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
+/// The store's clock is read in whole milliseconds, so up to one of the present has passed already.
+/// It is added to every life and told to nobody: a life is never cut short, and what is said to be
+/// left of it is never too much.
+const PART_MS: i64 = 1;
+
 /// The end of a life that starts now. Lives are rounded up to whole milliseconds.
 pub fn expiry(now_ms: i64, ttl: Duration) -> i64 {
     let ms = ttl.as_nanos().div_ceil(1_000_000);
-    now_ms.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
+    now_ms.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)).saturating_add(PART_MS)
 }
 
 /// Rows as they are at the instant of the decision, expired ones included.

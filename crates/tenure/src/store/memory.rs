@@ -371,6 +371,19 @@ mod tests {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     }
 
+    #[tokio::test]
+    async fn a_life_is_not_cut_short_by_part_of_a_millisecond() {
+        let clock = crate::clock::ManualClock::new();
+        let store = MemoryStore::with_clock(Arc::new(clock.clone())).into_store();
+        clock.advance(Duration::from_micros(900));
+        let key = Key::new("k", "1");
+        store.commit(Put::new(key.clone(), "").ttl(Duration::from_millis(1))).await.unwrap();
+        clock.advance(Duration::from_micros(999));
+        assert!(store.get(&key).await.unwrap().is_some());
+        clock.advance(Duration::from_micros(1_001));
+        assert!(store.get(&key).await.unwrap().is_none());
+    }
+
     #[test]
     fn watchers_outlive_the_runtime_that_swept_for_them() {
         let (first, second) = (runtime(), runtime());

@@ -146,7 +146,7 @@ async fn a_life_survives_reboots_and_ignores_the_wall_clock() {
     assert_eq!(left(&store).await, Some(1));
     // Another process of the same boot is on the same timeline.
     let second = open_at(folder.path(), &rebooted, "boot-2");
-    rebooted.advance(Duration::from_secs(1));
+    rebooted.advance(Duration::from_millis(1_001));
     assert_eq!((left(&store).await, left(&second).await), (None, None));
     let again = Put::new(lease.clone(), "you").expect(Expect::Absent);
     let committed = second.commit(again).await.unwrap();

@@ -1,0 +1,378 @@
+//! One transaction for a group of commits, in two exchanges.
+//!
+//! The first locks the counter row, so that commits everywhere are strictly serial, reads every row
+//! that the group is about, and looks at the clock. Then each commit is decided in turn against what
+//! the ones before it left; a refusal concerns its own commit only. The second exchange writes the
+//! outcome and commits.
+//!
+//! Rows with a time to live are locked as well, because a touch does not take the counter. All others
+//! change under the counter only.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::future::{try_join, try_join_all};
+use tenure::store::decide::{Now, Step, decide, decide_sweep};
+use tenure::store::{Batch, Committed, Put, Write, check_writer};
+use tenure::{Error, Key, Result};
+use tokio_postgres::{Client, Row as SqlRow, Statement};
+
+use crate::BACKEND;
+use crate::apply::{BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, REMOVE, Writes, write_sql};
+use crate::connection::{Role, Session};
+use crate::error::{Failure, commit_refused};
+use crate::group::{Job, Work};
+use crate::overlay::Overlay;
+use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
+use crate::shared::Shared;
+use crate::time::{Reading, Sample, WALL_MS};
+
+/// What a committing session has prepared.
+pub(crate) struct Statements {
+    lock: Statement,
+    rows: Statement,
+    locked_rows: Statement,
+    named: Statement,
+    clock: Statement,
+    remove: Statement,
+    free_names: Statement,
+    write: Statement,
+    write_by_key: Statement,
+}
+
+/// Where a group broke.
+pub(crate) enum Broken {
+    /// Nothing was applied.
+    Before(Failure),
+    /// The `COMMIT` was sent; `changed` tells for each request whether it stood to change something.
+    InDoubt { why: String, changed: Vec<bool> },
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Before(failure)
+    }
+}
+
+impl From<tokio_postgres::Error> for Broken {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Before(error.into())
+    }
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Before(error.into())
+    }
+}
+
+/// What a group came to.
+pub(crate) struct Outcome {
+    pub(crate) answers: Vec<Result<Committed>>,
+    pub(crate) batches: Vec<Arc<Batch>>,
+}
+
+/// Opens a session and prepares its statements.
+pub(crate) async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
+    let session = shared.connector.open(Role::Commit).await.map_err(|error| {
+        let transient = matches!(error, Error::Unavailable { .. });
+        Failure { error, transient, blames_request: false }
+    })?;
+    let prepare = prepare(&session.client);
+    let patience = shared.connector.options.reply_timeout;
+    let statements = tokio::time::timeout(patience, prepare)
+        .await
+        .map_err(|_| Failure::timeout("preparing statements", patience))??;
+    Ok((session, statements))
+}
+
+async fn prepare(client: &Client) -> Result<Statements, Failure> {
+    let rows = format!(
+        "select {COLUMNS}, o.ctid \
+         from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id) k \
+         join objects o on o.object_type = k.object_type and o.id = k.id"
+    );
+    let locked_rows = format!("{rows} order by o.object_type, o.id for no key update of o");
+    let named = format!(
+        "select {COLUMNS}, o.ctid \
+         from (select unnest($1::text[]) as object_type, unnest($2::text[]) as name) k \
+         join objects o on o.object_type = k.object_type and o.name = k.name \
+         where o.name is not null order by o.object_type, o.id for no key update of o"
+    );
+    let lock = "select min_writer, revision, clock_offset_ms, clock_last_ms, next_expiry_ms \
+                from tenure_meta for update";
+    // A statement of its own: the others' clocks would be read before their locks were granted.
+    let clock = format!("select {WALL_MS}");
+    let (write, by_key) = (write_sql(BY_PLACE), write_sql(BY_KEY));
+    let texts = [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key];
+    let prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?;
+    let Ok([lock, rows, locked_rows, named, clock, remove, free_names, write, write_by_key]) =
+        <[Statement; 9]>::try_from(prepared)
+    else {
+        return Err(Error::unavailable(BACKEND, "statements went missing").into());
+    };
+    Ok(Statements {
+        lock,
+        rows,
+        locked_rows,
+        named,
+        clock,
+        remove,
+        free_names,
+        write,
+        write_by_key,
+    })
+}
+
+/// One transaction of one group.
+pub(crate) struct Transaction<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) client: &'a Client,
+    pub(crate) statements: &'a Statements,
+}
+
+/// The counter row as it was locked.
+struct Locked {
+    revision: u64,
+    offset_ms: i64,
+    last_ms: i64,
+    next_expiry_ms: i64,
+}
+
+impl Transaction<'_> {
+    /// Runs a group: every request gets its own answer.
+    pub(crate) async fn run(&self, jobs: &[Job]) -> Result<Outcome, Broken> {
+        let patience = self.shared.connector.options.reply_timeout;
+        let load = tokio::time::timeout(patience, self.load(jobs));
+        let (locked, mut overlay, reading) =
+            load.await.map_err(|_| Failure::timeout("a commit", patience))??;
+
+        let now = Now { store_ms: reading.store_ms, wall_ms: reading.wall_ms };
+        let mut head = locked.revision;
+        let mut steps = Vec::new();
+        let mut next_expiry_ms = locked.next_expiry_ms;
+        let mut answers = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match &job.request {
+                Work::Commit(commit) => {
+                    let decision = decide(&mut overlay, commit, now, head);
+                    answers.push(decision.map(|decision| {
+                        for step in decision.steps {
+                            head = step.revision;
+                            overlay.apply(&step);
+                            steps.push(step);
+                        }
+                        for (key, expires_at_ms) in decision.refreshed {
+                            overlay.extend(&key, expires_at_ms);
+                        }
+                        decision.committed
+                    }));
+                }
+                Work::Sweep { keys, claimed_ms, next_expiry_ms: next } => {
+                    let rows = overlay.rows(keys);
+                    let live = rows.iter().filter(|row| row.is_live(now.store_ms));
+                    let spared = live.filter_map(|row| row.expires_at_ms).min();
+                    let next = spared.unwrap_or(i64::MAX).min(*next);
+                    let unmoved = next_expiry_ms == *claimed_ms;
+                    next_expiry_ms = if unmoved { next } else { next_expiry_ms.min(next) };
+                    if let Some(step) = decide_sweep(rows, now, head) {
+                        head = step.revision;
+                        overlay.apply(&step);
+                        steps.push(step);
+                    }
+                    answers.push(Ok(Committed { revision: None, writes: Vec::new() }));
+                }
+                Work::Record { next_expiry_ms: next } => {
+                    next_expiry_ms = next_expiry_ms.min(lowered(*next));
+                    answers.push(Ok(Committed { revision: None, writes: Vec::new() }));
+                }
+            }
+        }
+        self.write(&locked, reading, &overlay, &steps, next_expiry_ms, &answers).await?;
+        Ok(Outcome { answers, batches: steps.iter().map(Step::batch).collect() })
+    }
+
+    /// The first exchange: begin, lock the counter, read the rows, look at the clock.
+    async fn load(&self, jobs: &[Job]) -> Result<(Locked, Overlay, Reading), Broken> {
+        let concerned = Concerned::by(jobs);
+        let (mortal, other) = (columns(&concerned.mortal), columns(&concerned.other));
+        let names = columns(&concerned.names);
+        let Statements { lock, rows, locked_rows, named, clock, .. } = self.statements;
+        let sent = self.shared.time.sent();
+        // Polled together, they travel together.
+        let ((), (locked, (mortal, (other, (named, clock))))) = try_join(
+            self.client.batch_execute("begin"),
+            try_join(
+                self.client.query_one(lock, &[]),
+                try_join(
+                    self.rows(locked_rows, &mortal),
+                    try_join(
+                        self.rows(rows, &other),
+                        try_join(self.rows(named, &names), self.client.query_one(clock, &[])),
+                    ),
+                ),
+            ),
+        )
+        .await?;
+
+        check_writer(BACKEND, u32::try_from(locked.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
+        let locked = Locked {
+            revision: unsigned(locked.get(1)),
+            offset_ms: locked.get(2),
+            last_ms: locked.get(3),
+            next_expiry_ms: locked.get(4),
+        };
+        let mut overlay = Overlay::default();
+        for row in mortal.iter().chain(&other).chain(&named) {
+            overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+        }
+        // A row taken for one without a time to live may have one: then it must be locked after all.
+        let mut surprises = Keys::default();
+        for row in &other {
+            if row.get::<_, Option<i64>>(COLUMN_COUNT - 1).is_some() {
+                surprises.push(row.get(0), row.get(1));
+            }
+        }
+        let mut wall_ms = clock.get(0);
+        if !surprises.is_empty() {
+            let (rows, clock) = try_join(
+                self.rows(locked_rows, &surprises),
+                self.client.query_one(&self.statements.clock, &[]),
+            )
+            .await?;
+            wall_ms = clock.get(0);
+            for row in &rows {
+                overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+            }
+        }
+        let sample = Sample { wall_ms, offset_ms: locked.offset_ms, last_ms: locked.last_ms };
+        Ok((locked, overlay, self.shared.time.received(sent, sample)))
+    }
+
+    async fn rows(
+        &self,
+        statement: &Statement,
+        keys: &Keys<'_>,
+    ) -> Result<Vec<SqlRow>, tokio_postgres::Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.client.query(statement, &keys.parameters()).await
+    }
+
+    /// The second exchange: write, commit.
+    async fn write(
+        &self,
+        locked: &Locked,
+        reading: Reading,
+        overlay: &Overlay,
+        steps: &[Step],
+        next_expiry_ms: i64,
+        answers: &[Result<Committed>],
+    ) -> Result<(), Broken> {
+        let client = self.client;
+        let writes = Writes::new(overlay, steps);
+        let next_expiry_ms = writes
+            .earliest_expiry()
+            .map_or(next_expiry_ms, |earliest| lowered(earliest).min(next_expiry_ms));
+        let patience = self.shared.connector.options.reply_timeout;
+        if writes.is_empty() && next_expiry_ms == locked.next_expiry_ms && !reading.stepped {
+            // Nothing to write: all were refused or found things as they should be.
+            let ended = tokio::time::timeout(patience, client.batch_execute("rollback")).await;
+            return Ok(ended.map_err(|_| Failure::timeout("a commit", patience))??);
+        }
+        let head = Head {
+            revision: steps.last().map_or(signed(locked.revision), |step| signed(step.revision)),
+            clock_last_ms: reading.store_ms,
+            clock_offset_ms: reading.offset_ms,
+            next_expiry_ms,
+        };
+        let notify = !steps.is_empty();
+        let parameters = writes.parameters(&head, &notify, &self.shared.channel);
+        let Statements { remove, free_names, write, write_by_key, .. } = self.statements;
+        let statement = if writes.renamed.is_empty() { write } else { write_by_key };
+        let removed = async {
+            if writes.removed.is_empty() {
+                return Ok(0);
+            }
+            client.execute(remove, &[&writes.removed]).await
+        };
+        let freed = async {
+            if writes.renamed.is_empty() {
+                return Ok(0);
+            }
+            client.execute(free_names, &writes.renamed.parameters()).await
+        };
+        let write = try_join(removed, try_join(freed, client.query(statement, &parameters)));
+        // A statement that fails turns the COMMIT behind it into a rollback.
+        let both = futures::future::join(write, client.batch_execute("commit"));
+        let changed = || answers.iter().map(|answer| answer.is_ok()).collect();
+        match tokio::time::timeout(patience, both).await {
+            Ok((Ok(_), Ok(()))) => Ok(()),
+            Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
+            Ok((_, Err(error))) if commit_refused(&error) => Err(error.into()),
+            Ok((Err(error), _) | (_, Err(error))) => {
+                Err(Broken::InDoubt { why: error.to_string(), changed: changed() })
+            }
+            Err(_) => Err(Broken::InDoubt {
+                why: format!("no answer within {patience:?}"),
+                changed: changed(),
+            }),
+        }
+    }
+}
+
+/// What writers lower the next expiry to is even, what a sweep claims it with is odd: the sweep can
+/// tell whether its claim still stands.
+fn lowered(expires_at_ms: i64) -> i64 {
+    expires_at_ms & !1
+}
+
+type Pair<'a> = (&'a str, &'a str);
+
+/// What a group is about, each once and in order.
+#[derive(Default)]
+struct Concerned<'a> {
+    /// Keys of rows that probably have a time to live.
+    mortal: BTreeSet<Pair<'a>>,
+    /// All other keys.
+    other: BTreeSet<Pair<'a>>,
+    /// Kinds and names that are claimed.
+    names: BTreeSet<Pair<'a>>,
+}
+
+impl<'a> Concerned<'a> {
+    fn by(jobs: &'a [Job]) -> Self {
+        let mut concerned = Self::default();
+        let pair = |key: &'a Key| (key.kind.as_str(), key.id.as_str());
+        for job in jobs {
+            match &job.request {
+                Work::Commit(commit) => {
+                    // Checks and deletes are mostly about leases.
+                    concerned.mortal.extend(commit.checks.iter().map(|check| pair(&check.key)));
+                    for write in &commit.writes {
+                        match write {
+                            Write::Put(Put { key, ttl: None, .. }) => {
+                                concerned.other.insert(pair(key))
+                            }
+                            write => concerned.mortal.insert(pair(write.key())),
+                        };
+                        if let Write::Put(Put { key, name: Some(name), .. }) = write {
+                            concerned.names.insert((&key.kind, name));
+                        }
+                    }
+                }
+                Work::Sweep { keys, .. } => concerned.mortal.extend(keys.iter().map(pair)),
+                Work::Record { .. } => {}
+            }
+        }
+        concerned.other.retain(|pair| !concerned.mortal.contains(pair));
+        concerned
+    }
+}
+
+fn columns<'a>(pairs: &BTreeSet<Pair<'a>>) -> Keys<'a> {
+    let mut columns = Keys::default();
+    pairs.iter().for_each(|(kind, second)| columns.push(kind, second));
+    columns
+}
