@@ -23,6 +23,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("groups::history_is_compacted", move || compacted(server));
     trials.test("groups::a_page_is_bounded_in_size", move || big_page(server));
     trials.test("groups::a_watch_keeps_the_store_open", move || kept_open(server));
+    trials.test("groups::a_blocked_runtime_starves_nobody", move || blocked(server));
     trials.test("groups::a_short_touch_is_swept_in_time", move || short_touch(server));
 }
 
@@ -238,4 +239,41 @@ async fn kept_open(server: Server) -> Outcome {
     ensure!(matches!(end, Some(Err(Error::Unavailable { .. }))), "{end:?}");
     ensure!(watch.next().await.is_none());
     Ok(())
+}
+
+/// The runtime that opened the store is blocked for as long as another one uses it: renewals must not
+/// depend on what else a program does on its runtime.
+async fn blocked(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (opened, open) = std::sync::mpsc::channel();
+    let (used, done) = std::sync::mpsc::channel::<()>();
+    let owner = std::thread::spawn(move || -> Outcome {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let store = connect(&url).await?;
+            store.commit(put("held", "x").ttl(Duration::from_secs(60))).await?;
+            opened.send(store.clone()).or_fail()?;
+            // Blocks the only thread of this runtime until the other one is done or gave up.
+            done.recv().or_fail()?;
+            Ok(())
+        })
+    });
+    let store = tokio::task::spawn_blocking(move || open.recv()).await?.or_fail()?;
+    let work = async {
+        let held = store.get(&key("held")).await?.ok_or("not there")?;
+        let ttl = Duration::from_secs(60);
+        let touch = Touch { key: held.key, revision: held.revision, ttl };
+        store.touch(vec![touch]).await?.remove(0)?;
+        store.commit(put("other", "y")).await?;
+        let mut watch = store.watch(&WatchRequest::default()).await?;
+        store.commit(put("third", "z")).await?;
+        watch.next().await.ok_or("the watch ended")??;
+        Ok::<_, Failure>(())
+    };
+    let worked = tokio::time::timeout(Duration::from_secs(20), work).await;
+    used.send(()).or_fail()?;
+    tokio::task::spawn_blocking(move || owner.join())
+        .await?
+        .map_err(|_| "the owner panicked")??;
+    worked.map_err(|_| Failure::new("a blocked runtime starved the store"))?
 }
