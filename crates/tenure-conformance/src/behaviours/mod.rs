@@ -18,6 +18,7 @@ mod touch;
 mod ttl;
 mod unchanged;
 mod watching;
+mod writers;
 
 use crate::Behaviour;
 
@@ -38,6 +39,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         watching::all(),
         helping::all(),
         races::all(),
+        writers::all(),
         faults::all(),
         linearizable::all(),
         reopening::all(),

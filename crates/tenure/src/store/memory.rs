@@ -3,7 +3,7 @@
 //! One lock around ordinary maps makes every operation atomic; nothing survives the process. Its
 //! history is what its feed still holds.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -49,9 +49,12 @@ struct State {
     expiries: BTreeSet<(i64, Key)>,
 }
 
+/// Rows are found by hash, so that a get costs the same in a large store; the order is kept beside
+/// them and changes only when objects come and go.
 #[derive(Default)]
 struct Kind {
-    rows: BTreeMap<String, Row>,
+    rows: HashMap<Arc<str>, Row>,
+    order: BTreeSet<Arc<str>>,
     names: HashMap<String, String>,
 }
 
@@ -118,13 +121,13 @@ impl View for State {
 
     fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
         let Some(kind) = self.kinds.get(kind) else { return Ok(None) };
-        Ok(kind.names.get(name).and_then(|id| kind.rows.get(id)).cloned())
+        Ok(kind.names.get(name).and_then(|id| kind.rows.get(id.as_str())).cloned())
     }
 }
 
 impl State {
     fn find(&self, key: &Key) -> Option<&Row> {
-        self.kinds.get(&key.kind)?.rows.get(&key.id)
+        self.kinds.get(&key.kind)?.rows.get(key.id.as_str())
     }
 
     fn apply(&mut self, step: &Step) {
@@ -153,10 +156,12 @@ impl State {
         if let Some(name) = &row.object.name {
             kind.names.insert(name.clone(), key.id.clone());
         }
-        let old = match kind.rows.get_mut(&key.id) {
+        let old = match kind.rows.get_mut(key.id.as_str()) {
             Some(slot) => std::mem::replace(slot, row.clone()).expires_at_ms,
             None => {
-                kind.rows.insert(key.id.clone(), row.clone());
+                let id: Arc<str> = key.id.as_str().into();
+                kind.order.insert(Arc::clone(&id));
+                kind.rows.insert(id, row.clone());
                 None
             }
         };
@@ -166,7 +171,10 @@ impl State {
     fn remove(&mut self, row: &Row) {
         self.remove_name(row);
         let key = &row.object.key;
-        let gone = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.remove(&key.id));
+        let gone = self.kinds.get_mut(&key.kind).and_then(|kind| {
+            kind.order.remove(key.id.as_str());
+            kind.rows.remove(key.id.as_str())
+        });
         self.move_expiry(key, gone.and_then(|row| row.expires_at_ms), None);
     }
 
@@ -179,7 +187,7 @@ impl State {
     }
 
     fn extend(&mut self, key: &Key, expires_at_ms: i64) {
-        let row = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.get_mut(&key.id));
+        let row = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.get_mut(key.id.as_str()));
         if let Some(row) = row {
             let old = row.expires_at_ms.replace(expires_at_ms);
             self.move_expiry(key, old, Some(expires_at_ms));
@@ -207,13 +215,13 @@ impl State {
             Some(after) if after >= query.range.start() => Bound::Excluded(after),
             _ => Bound::Included(query.range.start()),
         };
-        for (id, row) in kind.rows.range::<str, _>((start, Bound::Unbounded)) {
+        for id in kind.order.range::<str, _>((start, Bound::Unbounded)) {
             if query.range.is_past(id) {
                 break;
             }
-            if !query.matches(&row.object) {
+            let Some(row) = kind.rows.get(id).filter(|row| query.matches(&row.object)) else {
                 continue;
-            }
+            };
             let Some(object) = row.read(now.store_ms) else { continue };
             if page.objects.len() == query.limit {
                 page.next = page.objects.last().map(|last| last.key.id.clone());
