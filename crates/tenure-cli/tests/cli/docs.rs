@@ -23,6 +23,35 @@ fn the_table_of_backends_is_the_codes_own() {
     }
 }
 
+/// The text of every Rust file of the project.
+fn sources(folder: &std::path::Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(&path).expect("a source file"));
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_guarantees_name_exists() {
+    let mut text = String::new();
+    sources(concat!(env!("CARGO_MANIFEST_DIR"), "/..").as_ref(), &mut text);
+    let guarantees = read("docs/guarantees.md");
+    let named: Vec<_> = guarantees.split('`').skip(1).step_by(2).collect();
+    let tests: Vec<_> = named
+        .into_iter()
+        .filter(|name| name.len() > 12 && name.chars().all(|c| c == '_' || c.is_alphanumeric()))
+        .filter(|name| name.contains('_') && !name.ends_with("_ms"))
+        .collect();
+    assert!(tests.len() > 20, "{tests:?}");
+    for test in tests {
+        assert!(text.contains(test), "docs/guarantees.md names {test}, which does not exist");
+    }
+}
+
 #[test]
 fn the_exit_codes_of_the_manual_are_those_of_the_help() {
     let help = tenure("", &["--help"]).ok();
