@@ -1,7 +1,9 @@
 //! The suite under `cargo test`: the `main` of a backend's one integration-test binary.
 //!
 //! ```no_run
-//! # async fn open(spec: String) -> tenure::Result<tenure::store::Store> { todo!() }
+//! # async fn open(_spec: String) -> tenure::Result<tenure::store::Store> {
+//! #     Ok(tenure::store::memory::MemoryStore::new().into_store())
+//! # }
 //! // tests/mystore.rs, with `harness = false`
 //! fn main() {
 //!     tenure_conformance::harness::main(

@@ -35,6 +35,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::store::local::refuse_remote;
 use tenure::store::wake::FileWatcher;
 use tenure::store::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, History,
@@ -67,6 +68,12 @@ impl SqliteStore {
     }
 
     pub(crate) fn open_with(options: Options) -> Result<Self> {
+        let folder = options.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        // A folder that is not there is the next line's error, and a clearer one.
+        if folder.exists() {
+            refuse_remote(BACKEND, folder, options.allow_network_filesystem)?;
+        }
         let mut conn = schema::connect(&options, true).map_err(definite)?;
         let time = schema::prepare(&mut conn, &options)?;
         let feed = Arc::new(OnceLock::new());

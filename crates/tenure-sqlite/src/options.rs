@@ -19,6 +19,7 @@ pub struct Options {
     pub(crate) busy_timeout: Duration,
     pub(crate) poll_every: Duration,
     pub(crate) max_bytes: Option<u64>,
+    pub(crate) allow_network_filesystem: bool,
 }
 
 impl Options {
@@ -33,6 +34,7 @@ impl Options {
             busy_timeout: Duration::from_secs(5),
             poll_every: Duration::from_secs(1),
             max_bytes: None,
+            allow_network_filesystem: false,
         }
     }
 
@@ -68,6 +70,14 @@ impl Options {
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens a file on a network file system all the same. The write-ahead log needs memory that all
+    /// processes share, so at most one host may ever have it open.
+    #[must_use]
+    pub fn allow_network_filesystem(mut self) -> Self {
+        self.allow_network_filesystem = true;
         self
     }
 

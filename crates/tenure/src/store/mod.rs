@@ -24,6 +24,7 @@ pub mod file;
 mod handle;
 mod helpers;
 pub mod hosttime;
+pub mod local;
 pub mod measured;
 pub mod memory;
 mod query;

@@ -45,7 +45,6 @@ mod head;
 mod history;
 mod layout;
 mod locks;
-mod network_fs;
 mod options;
 mod overlay;
 mod pump;

@@ -10,10 +10,11 @@ use super::head::{Head, check_format, read_anchor, write_anchor};
 use super::history::HistoryLimits;
 use super::layout::Layout;
 use super::locks::{Locks, Mode};
-use super::network_fs::refuse_remote;
+
 use super::{BACKEND, FileStore};
 use crate::clock::{SharedClock, SystemClock, boot_id};
 use crate::store::hosttime::{Anchor, HostTime};
+use crate::store::local::refuse_remote;
 use crate::{Error, Result};
 
 /// The longest path of a store; what lies below needs the rest of the 4096 bytes a path may have.
@@ -124,7 +125,7 @@ impl FileOptions {
                 format!("a store's path may have {ROOT_BYTES} bytes"),
             ));
         }
-        refuse_remote(&root, self.allow_network_filesystem)?;
+        refuse_remote(super::BACKEND, &root, self.allow_network_filesystem)?;
         refuse_foreign(&root)?;
         Ok(root)
     }

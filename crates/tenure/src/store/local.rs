@@ -1,7 +1,7 @@
 //! Telling a local file system from one that lives elsewhere.
 //!
-//! The store relies on `flock` between processes, on atomic rename, and on fsync meaning what it
-//! says. Network file systems promise some of that, sometimes, between some clients. So they are
+//! The embedded stores rely on locks between processes, on atomic rename or a shared log, and on fsync
+//! meaning what it says. Network file systems promise some of that, sometimes, between some clients. So they are
 //! refused by their magic number, unless whoever opens the store has decided otherwise.
 
 use std::path::Path;
@@ -30,14 +30,14 @@ const REMOTE: [(u32, &str); 17] = [
 ];
 
 /// The name of a file system that is not local, by its magic number.
-pub(super) fn remote_name(magic: u32) -> Option<&'static str> {
+fn remote_name(magic: u32) -> Option<&'static str> {
     REMOTE.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
-/// Refuses a folder on a file system that is not local.
-pub(super) fn refuse_remote(root: &Path, allowed: bool) -> Result<()> {
+/// Refuses a folder on a file system that is not local, for the backend of this name.
+pub fn refuse_remote(backend: &'static str, root: &Path, allowed: bool) -> Result<()> {
     let stat = rustix::fs::statfs(root).map_err(|error| {
-        Error::unavailable(super::BACKEND, format!("file system of {}: {error}", root.display()))
+        Error::unavailable(backend, format!("file system of {}: {error}", root.display()))
     })?;
     // The field's type differs between platforms; the magic numbers have 32 bits on all of them.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
@@ -47,13 +47,13 @@ pub(super) fn refuse_remote(root: &Path, allowed: bool) -> Result<()> {
             tracing::warn!(
                 root = %root.display(),
                 file_system = name,
-                "file store on a file system that is not local, as asked: locks and durability \
-                 are only as good as that file system's"
+                "store on a file system that is not local, as asked: locks and durability are only \
+                 as good as that file system's"
             );
             Ok(())
         }
         Some(name) => Err(Error::Refused {
-            backend: super::BACKEND,
+            backend,
             reason: format!(
                 "{} is on {name}, where locks and atomic renames between machines cannot be relied \
                  on; use a local disk, a postgres: or etcd: store, or set \
@@ -80,6 +80,6 @@ mod tests {
         {
             assert_eq!(remote_name(local), None, "{local:x}");
         }
-        assert!(refuse_remote(Path::new("/proc/self"), false).is_ok());
+        assert!(refuse_remote("file", Path::new("/proc/self"), false).is_ok());
     }
 }
