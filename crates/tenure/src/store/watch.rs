@@ -121,6 +121,9 @@ impl WatchRequest {
 
 /// A running watch: a stream of batches. It survives reconnects by itself and ends after an error,
 /// of which [`crate::Error::Compacted`] is the one to expect.
+///
+/// Keep the store for as long as you watch: closing it ends the watch with
+/// [`crate::Error::Unavailable`], and so does dropping the last handle on most backends.
 pub struct Watch {
     start: u64,
     stream: BoxStream<'static, Result<Arc<Batch>>>,
