@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use tenure::store::{Commit, Event, Expect, Put, Query, Selector, Store, WatchRequest, Written};
+use tenure::store::{
+    Commit, Event, Expect, Fence, Put, Query, Selector, Store, WatchRequest, Written,
+};
 use tenure::{Error, Key, Labels, Object};
 
 use crate::stores::StoreArgument;
@@ -193,7 +195,7 @@ impl PutArguments {
         Ok(match &self.fenced_by {
             Some(text) => {
                 let (lease, token) = parse_fence(text)?;
-                commit.fenced_by(lease, token)
+                commit.fenced_by(Fence::new(lease, token))
             }
             None => commit,
         }

@@ -154,6 +154,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
+        user_sql: false,
         history: Some(Options::new().history),
         notifies: Notifies::Everywhere,
         expiry_clock: ExpiryClock::Database,

@@ -127,6 +127,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
+        user_sql: false,
         history: Some(Duration::from_secs(600)),
         notifies: Notifies::Host,
         expiry_clock: ExpiryClock::Host,

@@ -1,6 +1,7 @@
 //! Errors that tell the caller what to do next.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::Key;
 use crate::store::{Capability, Expect};
@@ -85,6 +86,18 @@ pub enum Error {
         token: u64,
         /// The token that holds it now, if any.
         current: Option<u64>,
+    },
+    /// Somebody else holds what was asked for, and the wait for it (if any) is over.
+    #[error("{scope} is held{}; ask again with a longer wait", match holder { Some(holder) => format!(" by {holder} (token {token}) for at least {:.1}s", expires_in.as_secs_f64()), None => " up by others who wait for it".into() })]
+    Held {
+        /// What was asked for.
+        scope: String,
+        /// Who has it, as far as it could be found out.
+        holder: Option<String>,
+        /// The holder's token.
+        token: u64,
+        /// How much of its life was left; it may have been renewed since.
+        expires_in: Duration,
     },
     /// The backend cannot do this atomically, so it does not do it at all.
     #[error("{backend} does not support {capability}; stores that do: {}", capability.supported_by())]
@@ -210,6 +223,7 @@ impl Error {
                 | Self::NameTaken { .. }
                 | Self::Conflict { .. }
                 | Self::Lost { .. }
+                | Self::Held { .. }
                 | Self::Unsupported { .. }
                 | Self::Invalid { .. }
                 | Self::LimitExceeded { .. }
@@ -229,7 +243,7 @@ impl Error {
             | Self::Invalid { .. }
             | Self::LimitExceeded { .. }
             | Self::Refused { .. } => Advice::Fix,
-            Self::Unavailable { .. } | Self::Full { .. } => Advice::RetryLater,
+            Self::Unavailable { .. } | Self::Full { .. } | Self::Held { .. } => Advice::RetryLater,
             Self::Unknown { .. } => Advice::Resolve,
             Self::Corrupt { .. } => Advice::Repair,
         }
@@ -243,6 +257,7 @@ impl Error {
             Self::NameTaken { .. } => "name_taken",
             Self::Conflict { .. } => "conflict",
             Self::Lost { .. } => "lost",
+            Self::Held { .. } => "held",
             Self::Unsupported { .. } => "unsupported",
             Self::Invalid { .. } => "invalid",
             Self::LimitExceeded { .. } => "limit_exceeded",

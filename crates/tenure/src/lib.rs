@@ -6,6 +6,9 @@
 //!   to live, and a watch that misses nothing. [`store::Store`] is what you program against.
 //! - [`store::memory`] and [`store::file`]: two backends that need nothing else. SQLite and Postgres
 //!   live in crates of their own.
+//! - [`lease`]: a scope held by one owner until a deadline, with a fencing token; waiting in line,
+//!   slots, election, reading and writing.
+//! - [`gate`]: runs a set of loops only while a lease is held.
 //! - [`clock`] and [`random`]: the only places that reach for the machine's time and randomness.
 //!
 //! ```
@@ -30,6 +33,8 @@
 
 pub mod clock;
 mod error;
+pub mod gate;
+pub mod lease;
 mod limits;
 mod object;
 pub mod random;

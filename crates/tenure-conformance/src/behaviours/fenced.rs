@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure::store::{Commit, Expect, Put, Store};
+use tenure::store::{Commit, Expect, Fence, Put, Store};
 use tenure::{Error, Key};
 
 use crate::context::Context;
@@ -49,7 +49,9 @@ pub(super) fn all() -> Vec<Behaviour> {
 }
 
 fn write(lease: &Key, token: u64, target: &Key, value: &str) -> Commit {
-    Commit::new().fenced_by(lease.clone(), token).put(Put::new(target.clone(), value.to_owned()))
+    Commit::new()
+        .fenced_by(Fence::new(lease.clone(), token))
+        .put(Put::new(target.clone(), value.to_owned()))
 }
 
 /// Tries a fenced write that must be lost.
@@ -144,7 +146,10 @@ async fn fenced_increments_stop_when_the_lease_moves(ctx: Context) -> Result<(),
                 let put = Put::new(counter.clone(), (number(&object) + 1).to_string())
                     .label("token", token.to_string())
                     .expect(Expect::Revision(object.revision));
-                match store.commit(Commit::new().fenced_by(lease.clone(), token).put(put)).await {
+                match store
+                    .commit(Commit::new().fenced_by(Fence::new(lease.clone(), token)).put(put))
+                    .await
+                {
                     Ok(_) => done += 1,
                     Err(Error::Lost { .. } | Error::Conflict { .. }) => {}
                     Err(error) => return Err(error.into()),

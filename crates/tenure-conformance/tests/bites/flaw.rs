@@ -97,12 +97,11 @@ impl Broken {
     async fn one_by_one(&self, commit: Commit) -> Result<Committed> {
         let mut all = Committed { revision: None, writes: Vec::new() };
         if !commit.checks.is_empty() {
-            self.inner.commit(Commit { checks: commit.checks, writes: Vec::new() }).await?;
+            self.inner.commit(Commit { checks: commit.checks, ..Commit::new() }).await?;
         }
         for write in commit.writes {
             tokio::task::yield_now().await;
-            let done =
-                self.inner.commit(Commit { checks: Vec::new(), writes: vec![write] }).await?;
+            let done = self.inner.commit(Commit { writes: vec![write], ..Commit::new() }).await?;
             all.revision = done.revision.or(all.revision);
             all.writes.extend(done.writes);
         }
@@ -115,7 +114,7 @@ impl Broken {
             let (key, expect) = (write.key().clone(), write.expect());
             checks.push(tenure::store::Check { key, expect });
         }
-        self.inner.commit(Commit { checks, writes: Vec::new() }).await?;
+        self.inner.commit(Commit { checks, ..Commit::new() }).await?;
         tokio::task::yield_now().await;
         forget_conditions(&mut commit);
         self.inner.commit(commit).await

@@ -25,6 +25,8 @@ pub struct Capabilities {
     /// How long a watch can be away and still resume; `None` if it can only start now, zero if
     /// history is bounded by size alone.
     pub history: Option<Duration>,
+    /// A commit can run the caller's own SQL in its transaction.
+    pub user_sql: bool,
     /// Who is told of a change without asking.
     pub notifies: Notifies,
     /// Whose clock judges expiry.
@@ -120,6 +122,8 @@ pub enum Capability {
     Ttl,
     /// Watching from an earlier revision.
     History,
+    /// The caller's own SQL inside a commit.
+    UserSql,
 }
 
 impl Capability {
@@ -131,6 +135,7 @@ impl Capability {
             Self::MultiObjectCommits | Self::Names | Self::History => {
                 "memory, file, sqlite, postgres, etcd"
             }
+            Self::UserSql => "sqlite, postgres",
         }
     }
 }
@@ -144,11 +149,21 @@ impl fmt::Display for Capability {
             Self::Labels => "label selectors",
             Self::Ttl => "time to live",
             Self::History => "watch history",
+            Self::UserSql => "SQL of your own in a commit",
         })
     }
 }
 
 impl Capabilities {
+    /// Whether everybody who can share the store hears of a change without asking.
+    pub fn notifies_all(&self) -> bool {
+        match self.reach {
+            Reach::Process => true,
+            Reach::Host => self.notifies != Notifies::Process,
+            Reach::Network => self.notifies == Notifies::Everywhere,
+        }
+    }
+
     /// Whether one process is all that can use it, so that no lease is needed to be alone.
     pub fn is_single_process(&self) -> bool {
         self.reach == Reach::Process
@@ -174,6 +189,7 @@ impl Capabilities {
             ("time to live", self.ttl.map_or_else(|| "no".into(), |ttl| ttl.to_string())),
             ("touch keeps revision", yes(self.touch_keeps_revision)),
             ("watch history", self.history_text()),
+            ("SQL of your own", yes(self.user_sql)),
             ("notifies", format!("{:?}", self.notifies).to_lowercase()),
             ("expiry clock", format!("{:?}", self.expiry_clock).to_lowercase()),
             ("shared by", format!("{:?}", self.reach).to_lowercase()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::Attachment;
 use crate::{Key, Labels};
 
 /// What an object must be like for a commit to apply.
@@ -34,6 +35,30 @@ impl fmt::Display for Expect {
             Self::Version(v) => write!(f, "version {v}"),
             Self::Revision(r) => write!(f, "revision {r}"),
             Self::Token(t) => write!(f, "token {t}"),
+        }
+    }
+}
+
+/// Proof of tenure to put on a commit: the lease and the token under which it must still be held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The lease object.
+    pub key: Key,
+    /// The token that must still hold it.
+    pub token: u64,
+    /// Any holder will do: the mistake that fencing exists to prevent.
+    #[cfg(feature = "flaws")]
+    pub loose: bool,
+}
+
+impl Fence {
+    /// The lease under this key, held under this token.
+    pub fn new(key: Key, token: u64) -> Self {
+        Self {
+            key,
+            token,
+            #[cfg(feature = "flaws")]
+            loose: false,
         }
     }
 }
@@ -184,6 +209,8 @@ pub struct Commit {
     pub checks: Vec<Check>,
     /// Writes, each with its own condition.
     pub writes: Vec<Write>,
+    /// Work of the caller's own in the same transaction, where the backend has one to share.
+    pub attachments: Vec<Attachment>,
 }
 
 impl Commit {
@@ -199,10 +226,23 @@ impl Commit {
         self
     }
 
-    /// Demands that a lease still be held under this token, at the very instant of the commit.
+    /// Demands that a lease still be held, at the very instant of the commit: give it a held lease,
+    /// or a [`Fence`] that came from elsewhere.
     #[must_use]
-    pub fn fenced_by(self, lease: Key, token: u64) -> Self {
-        self.check(lease, Expect::Token(token))
+    pub fn fenced_by(self, fence: impl Into<Fence>) -> Self {
+        let fence = fence.into();
+        #[cfg(feature = "flaws")]
+        if fence.loose {
+            return self;
+        }
+        self.check(fence.key, Expect::Token(fence.token))
+    }
+
+    /// Runs this in the same transaction, on a store that can.
+    #[must_use]
+    pub fn attach(mut self, attachment: Attachment) -> Self {
+        self.attachments.push(attachment);
+        self
     }
 
     /// Adds a put.

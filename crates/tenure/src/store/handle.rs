@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::measured::{Measured, StoreMetrics};
 use super::{
-    Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch, Touched, Watch,
-    WatchRequest, Write,
+    Attachment, Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch,
+    Touched, Watch, WatchRequest, Write,
 };
 use crate::clock::{SharedClock, SystemClock};
 use crate::random::{SharedRandom, SystemRandom};
@@ -74,6 +74,16 @@ impl Store {
     /// The counters of this handle.
     pub fn metrics(&self) -> &StoreMetrics {
         &self.metrics
+    }
+
+    /// The time this handle goes by.
+    pub fn clock(&self) -> &SharedClock {
+        &self.clock
+    }
+
+    /// The randomness this handle draws from.
+    pub fn random(&self) -> &SharedRandom {
+        &self.random
     }
 
     /// What the backend promises.
@@ -159,6 +169,8 @@ impl Store {
         if commit.checks.len() + commit.writes.len() > 1 {
             self.require(caps.multi_object_commits, Capability::MultiObjectCommits)?;
         }
+        let ours = |attachment: &Attachment| attachment.backend() == caps.backend;
+        self.require(commit.attachments.iter().all(ours), Capability::UserSql)?;
         for write in &commit.writes {
             if let Write::Put(put) = write {
                 self.require(put.name.is_none() || caps.names, Capability::Names)?;

@@ -104,6 +104,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
+        user_sql: false,
         // Bounded by size, not by time; a promise of time would be a guess.
         history: Some(Duration::ZERO),
         notifies: Notifies::Process,

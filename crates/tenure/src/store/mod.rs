@@ -14,6 +14,7 @@
 //! - **Durable as declared**: an acknowledged commit survives what [`Capabilities::durability`] says.
 //! - **Fails closed**: what a backend cannot do atomically is [`crate::Error::Unsupported`].
 
+mod attachment;
 mod backend;
 mod capabilities;
 mod commit;
@@ -35,9 +36,12 @@ pub mod wake;
 mod watch;
 mod writers;
 
+pub use attachment::Attachment;
 pub use backend::{Backend, Touch, Touched};
 pub use capabilities::{Capabilities, Capability, Durability, ExpiryClock, Notifies, Reach, Ttl};
-pub use commit::{Check, Commit, Committed, Delete, Expect, Put, Write, WriteResult, Written};
+pub use commit::{
+    Check, Commit, Committed, Delete, Expect, Fence, Put, Write, WriteResult, Written,
+};
 pub use feed::{Feed, FeedLimits, History};
 pub use handle::Store;
 pub use helpers::{CasOutcome, CreateOutcome, WriteCondition};

@@ -175,6 +175,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
+        user_sql: false,
         history: Some(HistoryLimits::default().keep),
         notifies: Notifies::Host,
         expiry_clock: ExpiryClock::Host,

@@ -1,0 +1,170 @@
+//! The loops of one term while they run, and the order in which everything stops.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{AbortHandle, Abortable};
+use tokio::sync::{mpsc, watch};
+
+use super::{End, Term, Work};
+use crate::clock::SharedClock;
+use crate::lease::{Coordinator, Lease, Spawn};
+
+/// A loop that came to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) name: Arc<str>,
+    pub(super) how: &'static str,
+}
+
+/// Loops that run, and the lease under which they do.
+pub(super) struct Running {
+    coordinator: Coordinator,
+    lease: Option<Arc<Lease>>,
+    clock: SharedClock,
+    over: watch::Sender<bool>,
+    handles: Vec<AbortHandle>,
+    ended: mpsc::UnboundedReceiver<Ended>,
+    /// Loops that have not ended.
+    left: usize,
+}
+
+impl Running {
+    /// Starts every loop.
+    pub(super) fn start(
+        coordinator: &Coordinator,
+        lease: Option<Arc<Lease>>,
+        work: &[(Arc<str>, Work)],
+        home: Option<Arc<dyn Spawn>>,
+    ) -> Self {
+        let clock = Arc::clone(coordinator.store().clock());
+        let (over, told) = watch::channel(false);
+        // As many messages as loops, so it is bounded.
+        let (tell, ended) = mpsc::unbounded_channel();
+        let mut handles = Vec::new();
+        for (name, work) in work {
+            let term = Term { lease: lease.clone(), over: told.clone(), clock: Arc::clone(&clock) };
+            let (handle, registration) = AbortHandle::new_pair();
+            handles.push(handle);
+            // Inside the task, so that a factory that panics is a loop that panicked.
+            let (work, name, tell) = (Arc::clone(work), Arc::clone(name), tell.clone());
+            let task = async move {
+                let task = async move { work(term).await };
+                let task = AssertUnwindSafe(Abortable::new(task, registration)).catch_unwind();
+                let how = match task.await {
+                    Ok(Ok(())) => "returned",
+                    Ok(Err(_)) => "was stopped",
+                    Err(_) => "panicked",
+                };
+                // Only now, with everything of the loop dropped, has it ended.
+                let _ = tell.send(Ended { name, how });
+            };
+            match &home {
+                Some(home) => home.spawn(Box::pin(task)),
+                None => drop(tokio::spawn(task)),
+            }
+        }
+        let left = handles.len();
+        Self { coordinator: coordinator.clone(), lease, clock, over, handles, ended, left }
+    }
+
+    /// Resolves when the lease is lost or a loop ends by itself.
+    pub(super) async fn end(&mut self) -> End {
+        let lease = self.lease.clone();
+        let lost = async move {
+            match lease {
+                Some(lease) => lease.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            loss = lost => End::Lost(loss),
+            Some(ended) = self.ended.recv() => {
+                self.left -= 1;
+                End::Ended(ended)
+            }
+        }
+    }
+
+    /// Tells every loop to stop, waits for them, and after `patience` drops them at their next
+    /// await. Whether all have stopped; one that blocks its thread cannot be dropped, and is waited
+    /// for once more as long.
+    pub(super) async fn stop(&mut self, patience: Duration) -> bool {
+        self.over.send_replace(true);
+        if self.all_ended(patience).await {
+            return true;
+        }
+        tracing::warn!(left = self.left, "loops did not stop when told; dropping them");
+        self.handles.iter().for_each(AbortHandle::abort);
+        self.all_ended(patience.max(Duration::from_secs(1))).await
+    }
+
+    async fn all_ended(&mut self, patience: Duration) -> bool {
+        let until = self.clock.sleep(patience);
+        tokio::pin!(until);
+        while self.left > 0 {
+            tokio::select! {
+                biased;
+                ended = self.ended.recv() => self.left -= usize::from(ended.is_some()),
+                () = &mut until => return false,
+            }
+        }
+        true
+    }
+
+    /// Waits for the last loop, then lets go of the lease.
+    pub(super) async fn finish(mut self) {
+        while self.left > 0 {
+            if self.ended.recv().await.is_none() {
+                break;
+            }
+            self.left -= 1;
+        }
+        let Some(lease) = self.lease.take() else { return };
+        match Arc::into_inner(lease) {
+            Some(lease) => {
+                if let Err(error) = lease.release().await {
+                    tracing::debug!(%error, "the lease of the ended term was not there to release");
+                }
+            }
+            // Something a loop started still has the term, and so perhaps still works.
+            None => tracing::warn!("a loop has passed its term on; the lease goes when that ends"),
+        }
+    }
+
+    /// Leaves the lease to expire: the work may still be going on.
+    pub(super) fn abandon(mut self) {
+        self.handles.iter().for_each(AbortHandle::abort);
+        if let Some(lease) = self.lease.take() {
+            // Renewed until the process ends, so that nobody else starts beside the stuck loop.
+            std::mem::forget(lease);
+        }
+    }
+
+    #[cfg(feature = "flaws")]
+    pub(super) async fn release_early(&mut self) {
+        if let Some(lease) = &self.lease {
+            lease.release_in_place().await;
+        }
+    }
+}
+
+impl Drop for Running {
+    /// The gate was dropped halfway: the loops go, and once they are gone, the lease.
+    fn drop(&mut self) {
+        self.handles.iter().for_each(AbortHandle::abort);
+        let Some(lease) = self.lease.take() else { return };
+        let (_, none) = mpsc::unbounded_channel();
+        let mut ended = std::mem::replace(&mut self.ended, none);
+        let mut left = self.left;
+        self.coordinator.agent().spawn(async move {
+            while left > 0 && ended.recv().await.is_some() {
+                left -= 1;
+            }
+            drop(lease);
+        });
+    }
+}

@@ -1,0 +1,247 @@
+//! What a coordinator, its leases and its background tasks share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+
+use super::held::Held;
+use super::home::Spawn;
+use super::lines::Lines;
+use super::metrics::EndLabels;
+use super::schedule::Schedule;
+use super::{LeaseMetrics, Loss, Options, Owner, renewal, usher};
+use crate::clock::SharedClock;
+use crate::random::{SharedRandom, nonce};
+use crate::store::{Batch, Store};
+
+/// The shared middle of a coordinator.
+pub(crate) struct Agent {
+    pub(crate) store: Store,
+    pub(crate) clock: SharedClock,
+    pub(crate) random: SharedRandom,
+    pub(crate) owner: Owner,
+    pub(crate) options: Options,
+    pub(crate) metrics: LeaseMetrics,
+    home: Arc<dyn Spawn>,
+    schedule: Mutex<Schedule>,
+    /// Wakes the renewal.
+    wake: Arc<Notify>,
+    lines: Mutex<Lines>,
+    /// Wakes the usher.
+    pub(crate) poke: Arc<Notify>,
+    /// Tells that lines can be joined.
+    opened: Notify,
+}
+
+impl Agent {
+    /// An agent whose renewals run from now on.
+    pub(crate) fn start(
+        store: Store,
+        owner: Owner,
+        options: Options,
+        metrics: LeaseMetrics,
+        home: Arc<dyn Spawn>,
+    ) -> Arc<Self> {
+        let agent = Arc::new(Self {
+            clock: Arc::clone(store.clock()),
+            random: Arc::clone(store.random()),
+            store,
+            owner,
+            options,
+            metrics,
+            home,
+            schedule: Mutex::default(),
+            wake: Arc::default(),
+            lines: Mutex::default(),
+            poke: Arc::default(),
+            opened: Notify::new(),
+        });
+        agent.spawn(renewal::run(Arc::downgrade(&agent), Arc::clone(&agent.wake)));
+        agent
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let task: BoxFuture<'static, ()> = Box::pin(task);
+        self.home.spawn(task);
+    }
+
+    pub(crate) fn nonce(&self) -> Arc<str> {
+        nonce(&*self.random).into()
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.store.capabilities().backend
+    }
+
+    /// Whether commits may concern several objects.
+    pub(crate) fn multi(&self) -> bool {
+        self.store.capabilities().multi_object_commits
+    }
+
+    #[cfg(feature = "flaws")]
+    pub(crate) fn has(&self, flaw: super::Flaw) -> bool {
+        self.options.flaw == Some(flaw)
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews this lease at that instant.
+    pub(crate) fn renew_at(&self, held: &Arc<Held>, at: Duration) {
+        if self.schedule().put(held, at) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Stops renewing.
+    pub(crate) fn stop_renewing(&self, held: &Held) {
+        self.schedule().remove(held);
+    }
+
+    /// All that is to be renewed by `until`, and when the next one is.
+    pub(crate) fn take_due(&self, until: Duration) -> (Vec<Arc<Held>>, Option<Duration>) {
+        self.schedule().take(until)
+    }
+
+    /// Leases on the schedule.
+    pub(crate) fn scheduled(&self) -> usize {
+        self.schedule().len()
+    }
+
+    /// A tenure begins.
+    pub(crate) fn began(&self, held: &Arc<Held>, sent: Duration) {
+        self.metrics.acquired.inc();
+        self.metrics.held.inc();
+        tracing::info!(
+            lease = %held.key.id, holder = %self.owner, token = held.token, "acquired"
+        );
+        self.renew_at(held, held.timing.due(sent));
+    }
+
+    /// Ends a tenure, once.
+    pub(crate) fn end(&self, held: &Held, loss: Loss) {
+        self.stop_renewing(held);
+        #[cfg(feature = "flaws")]
+        if self.has(super::Flaw::ChangesItsStory) {
+            held.state().loss = None;
+        }
+        if !held.lose(loss.clone()) {
+            return;
+        }
+        self.metrics.held.dec();
+        self.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
+        let (lease, holder, token) = (&held.key.id, &self.owner, held.token);
+        if loss.is_voluntary() {
+            tracing::info!(%lease, %holder, token, "{loss}");
+        } else {
+            tracing::warn!(%lease, %holder, token, "lost: {loss}");
+        }
+    }
+
+    // ---- lines -----------------------------------------------------------------------------------
+
+    /// Whether whoever waits is told, so that it need not ask.
+    pub(crate) fn listens(&self) -> bool {
+        self.store.capabilities().notifies_all()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the lines and lets the line of this name act on it.
+    pub(crate) fn with_line<T>(&self, name: &Arc<str>, act: impl FnOnce(&mut Lines) -> T) -> T {
+        let now = self.clock.uptime();
+        let mut lines = self.lines();
+        let result = act(&mut lines);
+        let poke = lines.step(name, now);
+        drop(lines);
+        if poke {
+            self.poke.notify_one();
+        }
+        result
+    }
+
+    /// Resolves once news arrives, so that a line can be joined without missing any.
+    pub(crate) async fn lines_open(self: &Arc<Self>) {
+        loop {
+            let opened = self.opened.notified();
+            tokio::pin!(opened);
+            opened.as_mut().enable();
+            let start = {
+                let mut lines = self.lines();
+                if lines.open {
+                    return;
+                }
+                !std::mem::replace(&mut lines.running, true)
+            };
+            if start {
+                self.spawn(usher::run(Arc::downgrade(self)));
+            }
+            opened.await;
+        }
+    }
+
+    pub(crate) fn open_lines(&self) {
+        let mut lines = self.lines();
+        lines.open = true;
+        lines.forget(self.clock.uptime());
+        drop(lines);
+        self.opened.notify_waiters();
+    }
+
+    pub(crate) fn close_lines(&self) {
+        self.lines().open = false;
+    }
+
+    /// Ends the work for the lines if nobody waits. Whether it ended.
+    pub(crate) fn end_lines(&self) -> bool {
+        let mut lines = self.lines();
+        if !lines.is_empty() {
+            return false;
+        }
+        (lines.open, lines.running) = (false, false);
+        true
+    }
+
+    /// Runs timers. Returns lines to list, the next timer, and whether nobody waits.
+    pub(crate) fn tend_lines(&self, now: Duration) -> (Vec<Arc<str>>, Duration, bool) {
+        let mut lines = self.lines();
+        lines.run_timers(now);
+        let unsynced = if self.listens() { lines.take_unsynced() } else { Vec::new() };
+        let until = lines.next_timer().unwrap_or(now + self.options.recheck_every);
+        (unsynced, until, lines.is_empty())
+    }
+
+    pub(crate) fn hear(&self, batch: &Batch) {
+        let now = self.clock.uptime();
+        let mut lines = self.lines();
+        lines.hear(batch, now, now + self.options.recheck_every);
+        #[cfg(feature = "flaws")]
+        if self.has(super::Flaw::CallsEverybody) {
+            lines.call_all();
+        }
+    }
+
+    pub(crate) fn synced(&self, name: &Arc<str>, waiters: &[(String, u64)], mark: u64, at: u64) {
+        self.with_line(name, |lines| {
+            if let Some(line) = lines.get(name) {
+                line.sync(waiters, mark, at);
+            }
+        });
+    }
+
+    pub(crate) fn sync_again(&self, name: &Arc<str>) {
+        self.lines().sync_again(name);
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+        self.poke.notify_one();
+    }
+}

@@ -1,0 +1,109 @@
+//! What can be claimed: a lease, a slot of a group, a share of a lease. They differ only in which
+//! objects a claim takes and what stands in its way; taking and waiting are the same for all.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::Scope;
+use super::agent::Agent;
+use super::record::{LeaseInfo, lease_key};
+use crate::store::Commit;
+use crate::{Error, Key, Result};
+
+/// Something to be claimed.
+#[async_trait]
+pub(crate) trait Claim: Send + Sync {
+    /// The line to wait in.
+    fn line(&self) -> &Arc<str>;
+
+    /// What it would take right now.
+    async fn plan(&self, agent: &Agent, nonce: &str) -> Result<Plan>;
+
+    /// What it means that the commit was refused with this error.
+    fn verdict(&self, error: &Error) -> Verdict;
+
+    /// Whether the next in line should try at once after a success: there may be more to have.
+    fn has_more(&self) -> bool {
+        false
+    }
+
+    /// Whether a hand-over can satisfy it.
+    fn accepts_hand_over(&self) -> bool {
+        true
+    }
+
+    /// Whether what is in the way now is waited for in another line.
+    async fn waits_elsewhere(&self, _agent: &Agent) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The lease that was granted to this nonce by somebody else, in a hand-over.
+    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>>;
+
+    /// Who is in the way, for people.
+    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>>;
+}
+
+/// What a claim takes.
+pub(crate) enum Plan {
+    /// These lease objects, which must be absent, together with this.
+    Take { leases: Vec<Key>, commit: Commit },
+    /// Nothing: there is none to have.
+    Blocked,
+}
+
+/// What a refusal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Somebody else has it.
+    Blocked,
+    /// The plan was made on what has changed since: make another.
+    Replan,
+    /// It is not about the claim at all.
+    Other,
+}
+
+/// One scope, held alone.
+pub(crate) struct Whole {
+    line: Arc<str>,
+    key: Key,
+}
+
+impl Whole {
+    pub(crate) fn new(scope: &Scope) -> Self {
+        Self { line: scope.as_str().into(), key: lease_key(scope) }
+    }
+}
+
+#[async_trait]
+impl Claim for Whole {
+    fn line(&self) -> &Arc<str> {
+        &self.line
+    }
+
+    async fn plan(&self, _agent: &Agent, _nonce: &str) -> Result<Plan> {
+        Ok(Plan::Take { leases: vec![self.key.clone()], commit: Commit::new() })
+    }
+
+    fn verdict(&self, error: &Error) -> Verdict {
+        match error {
+            Error::AlreadyExists { key, .. } if *key == self.key => Verdict::Blocked,
+            _ => Verdict::Other,
+        }
+    }
+
+    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>> {
+        Ok(read(agent, &self.key).await?.filter(|info| *info.nonce == *nonce))
+    }
+
+    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
+        read(agent, &self.key).await
+    }
+}
+
+/// A lease as it is now.
+pub(crate) async fn read(agent: &Agent, key: &Key) -> Result<Option<LeaseInfo>> {
+    let object = agent.store.get(key).await?;
+    object.map(|object| LeaseInfo::read(&object, agent.backend())).transpose()
+}

@@ -1,0 +1,318 @@
+//! The coordinator: what a program holds leases through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt};
+
+use super::agent::Agent;
+use super::claim::{Whole, read};
+use super::home::{OwnThread, Spawn};
+use super::record::{
+    LEASE, LeaseInfo, LeaseRecord, WAITER, WaiterInfo, WaiterRecord, decode, encode, lease_key,
+    untagged,
+};
+use super::{
+    Lease, LeaseMetrics, Metadata, Namespace, Options, Owner, ReapHook, Scope, Terms, acquire,
+    reap, release, renewal,
+};
+use crate::store::{Cause, Event, Put, Query, Store, WatchRequest, WriteResult};
+use crate::{Error, Result};
+
+/// Acquires, renews and releases leases on one store, as one owner. Cheap to clone.
+///
+/// Its background work, renewals above all, runs on a thread of its own until the last clone and the
+/// last lease are gone.
+#[derive(Clone)]
+pub struct Coordinator {
+    agent: Arc<Agent>,
+}
+
+/// Settings of a coordinator that is about to start.
+pub struct Builder {
+    store: Store,
+    name: Option<String>,
+    owner: Option<Owner>,
+    options: Options,
+    metrics: LeaseMetrics,
+    home: Option<Arc<dyn Spawn>>,
+}
+
+impl Builder {
+    /// The name of this replica; `HOSTNAME` or a random one unless set.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Exactly this owner, nonce included.
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// Times and habits.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Counts in these metrics.
+    #[must_use]
+    pub fn metrics(mut self, metrics: LeaseMetrics) -> Self {
+        self.metrics = metrics;
+        self
+    }
+
+    /// Runs background work here instead of on a thread of its own: for simulations.
+    #[must_use]
+    pub fn spawn_on(mut self, home: Arc<dyn Spawn>) -> Self {
+        self.home = Some(home);
+        self
+    }
+
+    /// Starts it.
+    pub fn start(self) -> Result<Coordinator> {
+        let owner = match self.owner {
+            Some(owner) => owner,
+            None => Owner::detect(self.name.as_deref(), &**self.store.random())?,
+        };
+        let home = match self.home {
+            Some(home) => home,
+            None => OwnThread::start()?,
+        };
+        let agent = Agent::start(self.store, owner, self.options, self.metrics, home);
+        Ok(Coordinator { agent })
+    }
+}
+
+/// Who holds a scope, and who waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The holder, if there is one.
+    pub holder: Option<LeaseInfo>,
+    /// The line, first come first; empty where the store keeps none.
+    pub waiters: Vec<WaiterInfo>,
+}
+
+/// What happened to a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// It has a holder, or its holder changed something about it. The token tells which.
+    Held(LeaseInfo),
+    /// It has none any more.
+    Ended {
+        /// The id of the lease object.
+        id: String,
+        /// Why.
+        cause: Cause,
+        /// The holder it had, where the store remembers.
+        last: Option<LeaseInfo>,
+    },
+}
+
+impl Coordinator {
+    /// A coordinator with the defaults, named after this host.
+    pub fn new(store: Store) -> Result<Self> {
+        Self::builder(store).start()
+    }
+
+    /// A coordinator to be set up.
+    pub fn builder(store: Store) -> Builder {
+        Builder {
+            store,
+            name: None,
+            owner: None,
+            options: Options::default(),
+            metrics: LeaseMetrics::default(),
+            home: None,
+        }
+    }
+
+    pub(crate) fn agent(&self) -> &Arc<Agent> {
+        &self.agent
+    }
+
+    /// Who this is.
+    pub fn owner(&self) -> &Owner {
+        &self.agent.owner
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &Store {
+        &self.agent.store
+    }
+
+    /// Its settings.
+    pub fn options(&self) -> &Options {
+        &self.agent.options
+    }
+
+    /// Its counters.
+    pub fn metrics(&self) -> &LeaseMetrics {
+        &self.agent.metrics
+    }
+
+    /// Acquires a scope.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if somebody else has it when the wait is over; that also goes for this very
+    /// coordinator, a lease is not re-entrant. Dropping the future gives up, and lets go of what may
+    /// have been acquired.
+    pub async fn acquire(&self, scope: &Scope, terms: &Terms) -> Result<Lease> {
+        let line: Arc<str> = scope.as_str().into();
+        let held = acquire::acquire(&self.agent, &Whole::new(scope), terms).await?;
+        let held = held
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::unavailable(self.agent.backend(), "the store granted nothing"))?;
+        Ok(Lease::new(&self.agent, held, &line))
+    }
+
+    /// Renews all of these now, in as few round trips as the store allows. One answer for each.
+    pub async fn heartbeat(&self, leases: &[&Lease]) -> Vec<Result<()>> {
+        let held = leases.iter().map(|lease| Arc::clone(lease.held())).collect();
+        renewal::renew_now(&self.agent, held).await
+    }
+
+    /// Keeps a lease alive on behalf of an owner that is elsewhere: acquires it, or starts its life
+    /// anew if that owner has it. For liveness that is reported to whoever happens to listen.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if another owner has it.
+    pub async fn keep_alive(
+        &self,
+        scope: &Scope,
+        owner: &Owner,
+        ttl: Duration,
+        metadata: Metadata,
+    ) -> Result<WriteResult> {
+        super::keep_alive::keep_alive(&self.agent, scope, owner, ttl, metadata).await
+    }
+
+    /// Ends somebody's tenure, with a reason for that holder to read. Whether there was one.
+    ///
+    /// The holder learns of it with its next renewal; its fenced commits fail at once.
+    pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool> {
+        release::revoke(&self.agent, scope, reason).await
+    }
+
+    /// Who holds a scope.
+    pub async fn holder(&self, scope: &Scope) -> Result<Option<LeaseInfo>> {
+        read(&self.agent, &lease_key(scope)).await
+    }
+
+    /// Who holds a scope, and who waits for it since when.
+    pub async fn status(&self, scope: &Scope) -> Result<Status> {
+        let holder = self.holder(scope).await?;
+        Ok(Status { holder, waiters: self.waiters(scope.as_str()).await? })
+    }
+
+    /// The line of this name, first come first.
+    pub(crate) async fn waiters(&self, line: &str) -> Result<Vec<WaiterInfo>> {
+        let query = Query::new(WAITER).prefix(format!("{line}#"));
+        let mut waiters = Vec::new();
+        for object in self.agent.store.list_all(&query).await? {
+            let Some((name, nonce)) = untagged(&object.key.id) else { continue };
+            if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
+                continue;
+            }
+            let record: WaiterRecord = decode(&object, self.agent.backend())?;
+            let owner = Owner::from_parts(&record.holder, &record.start)?;
+            let (place, since_ms) = (object.created_revision, record.since_ms);
+            waiters.push(WaiterInfo { owner, place, since_ms });
+        }
+        waiters.sort_by_key(|waiter| waiter.place);
+        Ok(waiters)
+    }
+
+    /// Every lease held in a namespace, in order of its id; also in those below it if asked.
+    pub async fn list(&self, namespace: &Namespace, children: bool) -> Result<Vec<LeaseInfo>> {
+        let mut leases = Vec::new();
+        for prefix in prefixes(namespace, children) {
+            for object in self.agent.store.list_all(&Query::new(LEASE).prefix(prefix)).await? {
+                leases.push(LeaseInfo::read(&object, self.agent.backend())?);
+            }
+        }
+        Ok(leases)
+    }
+
+    /// What happens to leases whose id starts with `prefix`, from now on or after a revision.
+    pub async fn watch(
+        &self,
+        prefix: &str,
+        after: Option<u64>,
+    ) -> Result<BoxStream<'static, Result<LeaseEvent>>> {
+        let mut request = WatchRequest::kind(LEASE).prefix(prefix);
+        request.after = after;
+        let watch = self.agent.store.watch(&request).await?;
+        let backend = self.agent.backend();
+        let read = move |event: &Event| match event {
+            Event::Put(object) => LeaseInfo::read(object, backend).map(LeaseEvent::Held),
+            Event::Delete { key, cause, last } => Ok(LeaseEvent::Ended {
+                id: key.id.clone(),
+                cause: *cause,
+                last: last.as_ref().and_then(|last| LeaseInfo::read(last, backend).ok()),
+            }),
+        };
+        let events = watch.flat_map(move |batch| {
+            let events: Vec<Result<LeaseEvent>> = match batch {
+                Ok(batch) => batch.events.iter().map(read).collect(),
+                Err(error) => vec![Err(error)],
+            };
+            futures::stream::iter(events)
+        });
+        Ok(events.boxed())
+    }
+
+    /// Reaps what ended without a release in these namespaces, also below them if asked: runs the
+    /// hook in the commit that tidies up, effectively once per lease, whoever else reaps. Returns
+    /// how many were reaped.
+    pub async fn reap(
+        &self,
+        namespaces: &[Namespace],
+        children: bool,
+        hook: &dyn ReapHook,
+    ) -> Result<usize> {
+        let mut reaped = 0;
+        for namespace in namespaces {
+            for prefix in prefixes(namespace, children) {
+                reaped += reap::reap(&self.agent, &prefix, hook).await?;
+            }
+        }
+        Ok(reaped)
+    }
+
+    /// How many leases are being renewed.
+    pub fn held(&self) -> usize {
+        self.agent.scheduled()
+    }
+}
+
+/// What the ids of a namespace's scopes start with: its own, then those below it.
+fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
+    let own = format!("{namespace}/");
+    if children { vec![own, format!("{namespace}.")] } else { vec![own] }
+}
+
+/// The put of a lease on behalf of somebody.
+pub(crate) fn lease_put(
+    scope: &Scope,
+    owner: &Owner,
+    nonce: &str,
+    acquired_at_ms: i64,
+    metadata: Metadata,
+    ttl: Duration,
+) -> Put {
+    let record = LeaseRecord {
+        holder: owner.name().into(),
+        start: owner.start().into(),
+        nonce: nonce.into(),
+        acquired_at_ms,
+        metadata,
+    };
+    Put::new(lease_key(scope), encode(&record)).ttl(ttl)
+}

@@ -1,0 +1,188 @@
+//! All lines in which this process waits, and what news means for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::line::{Line, Next, Turn};
+use super::record::{LEASE, WAITER, tagged, untagged};
+use crate::store::{Batch, Event};
+
+/// The nonce of the note that a group of slots was resized: whoever waits should try.
+pub(crate) const RESIZED: &str = "resized";
+/// The line of those who read or write a scope is tagged with this.
+pub(crate) const SHARED: &str = "shared";
+
+/// The lines, by name.
+#[derive(Default)]
+pub(crate) struct Lines {
+    lines: BTreeMap<Arc<str>, Line>,
+    timers: BTreeSet<(Duration, Arc<str>)>,
+    at: BTreeMap<Arc<str>, Duration>,
+    /// Lines whose waiters in other processes have to be listed.
+    unsynced: BTreeSet<Arc<str>>,
+    /// News arrives, so that lines can be joined.
+    pub(crate) open: bool,
+    /// Somebody works for the lines.
+    pub(crate) running: bool,
+}
+
+impl Lines {
+    /// A waiter of ours is about to join.
+    pub(crate) fn announce(
+        &mut self,
+        name: &Arc<str>,
+        nonce: &Arc<str>,
+        now: Duration,
+    ) -> Arc<Turn> {
+        let line = self.lines.entry(Arc::clone(name)).or_insert_with(|| Line::new(now));
+        line.announce(nonce)
+    }
+
+    /// A waiter of ours has joined: at this place, or locally where the store keeps no line.
+    pub(crate) fn enter(&mut self, name: &Arc<str>, nonce: &Arc<str>, place: Option<u64>) {
+        let Some(line) = self.lines.get_mut(name) else { return };
+        match place {
+            Some(place) => line.enter(nonce, place),
+            None => line.enter_locally(nonce),
+        }
+        if !line.synced {
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// A waiter of ours is gone.
+    pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &str) {
+        let Some(line) = self.lines.get_mut(name) else { return };
+        if line.leave(nonce) {
+            self.lines.remove(name);
+            self.unsynced.remove(name);
+            self.set_timer(name, None);
+        }
+    }
+
+    /// One line.
+    pub(crate) fn get(&mut self, name: &str) -> Option<&mut Line> {
+        self.lines.get_mut(name)
+    }
+
+    /// Lets a line do what it wants at this instant, and sets its timer. Whether the worker of the
+    /// lines has to be woken.
+    pub(crate) fn step(&mut self, name: &Arc<str>, now: Duration) -> bool {
+        let Some(line) = self.lines.get_mut(name) else { return false };
+        let timer = match line.next(now) {
+            Next::At(at) => Some(at),
+            Next::Wait => None,
+        };
+        self.set_timer(name, timer) || self.unsynced.contains(name)
+    }
+
+    fn set_timer(&mut self, name: &Arc<str>, at: Option<Duration>) -> bool {
+        if self.at.get(name).copied() == at {
+            return false;
+        }
+        let first = self.next_timer();
+        if let Some(old) = self.at.remove(name) {
+            self.timers.remove(&(old, Arc::clone(name)));
+        }
+        let Some(at) = at else { return false };
+        self.at.insert(Arc::clone(name), at);
+        self.timers.insert((at, Arc::clone(name)));
+        first.is_none_or(|first| at < first)
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Steps every line whose timer is due.
+    pub(crate) fn run_timers(&mut self, now: Duration) {
+        while let Some((_, name)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
+            self.set_timer(&name, None);
+            self.step(&name, now);
+        }
+    }
+
+    /// Lines that have to be listed; each is handed out once.
+    pub(crate) fn take_unsynced(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.unsynced).into_iter().collect()
+    }
+
+    /// A listing failed: it has to be repeated.
+    pub(crate) fn sync_again(&mut self, name: &Arc<str>) {
+        if self.lines.contains_key(name) {
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// News was or may have been missed: everything has to be listed again.
+    pub(crate) fn forget(&mut self, now: Duration) {
+        for (name, line) in &mut self.lines {
+            line.forget(now);
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// Nobody of ours waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    #[cfg(feature = "flaws")]
+    pub(crate) fn call_all(&mut self) {
+        self.lines.values_mut().for_each(Line::call_all);
+    }
+
+    /// Takes in what happened, and lets the lines concerned act on it. `recheck` is when a line
+    /// that is known to be busy looks again even if it hears nothing.
+    pub(crate) fn hear(&mut self, batch: &Batch, now: Duration, recheck: Duration) {
+        for event in &batch.events {
+            let key = event.key();
+            match key.kind.as_str() {
+                LEASE => self.hear_lease(event, &key.id, now, recheck),
+                WAITER => self.hear_waiter(event, batch.revision, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn hear_lease(&mut self, event: &Event, id: &str, now: Duration, recheck: Duration) {
+        let ended = matches!(event, Event::Delete { .. });
+        // A lease is waited for under its own id, under its namespace (a slot's), or in the line
+        // that readers and writers of a scope share.
+        let group = id.split_once('/').map(|(group, _)| group.to_owned());
+        let shared = untagged(id).map(|(scope, _)| tagged(scope, SHARED));
+        for name in [Some(id.to_owned()), group, shared].into_iter().flatten() {
+            let Some((name, _)) = self.lines.get_key_value(name.as_str()) else { continue };
+            let name = Arc::clone(name);
+            let Some(line) = self.lines.get_mut(&name) else { continue };
+            if ended {
+                line.heard_free(now);
+            } else if *name == *id {
+                line.busy(recheck);
+            }
+            self.step(&name, now);
+        }
+    }
+
+    fn hear_waiter(&mut self, event: &Event, revision: u64, now: Duration) {
+        let Some((name, nonce)) = untagged(&event.key().id) else { return };
+        let Some((name, _)) = self.lines.get_key_value(name) else { return };
+        let name = Arc::clone(name);
+        let Some(line) = self.lines.get_mut(&name) else { return };
+        match (event, nonce) {
+            (Event::Put(object), "") => line.heard_mark(object.revision),
+            (Event::Delete { .. }, "") => {}
+            (_, RESIZED) => line.heard_free(now),
+            (Event::Put(object), nonce) => {
+                line.heard_waiter(nonce, object.created_revision, revision);
+            }
+            (Event::Delete { last, .. }, nonce) => {
+                let place = last.as_ref().map(|object| object.created_revision);
+                line.heard_gone(nonce, place, revision);
+            }
+        }
+        self.step(&name, now);
+    }
+}

@@ -1,0 +1,93 @@
+//! Leases: a scope held by one owner until a deadline, with a fencing token.
+//!
+//! A lease is an object with a time to live, so there is one implementation for all stores. What
+//! holds for every lease (G1–G9 of `docs/guarantees.md`):
+//!
+//! - At every instant of the store's clock a scope has at most one valid holder, and a later
+//!   holder's token is greater than every earlier one's, for ever.
+//! - The holder knows a local instant after which it must not act. It counts from before the request
+//!   left, on a clock no one can step, and it stops by itself then, whatever the store does.
+//! - A commit [fenced](crate::store::Commit::fenced_by) by a lease never applies once it is lost.
+//! - Renewals run on a thread of their own, many leases in one round trip, and are tried again until
+//!   the deadline. Loss is told once, with its reason.
+//! - Waiters are served in the order they came, one attempt per release, and cost the store nothing
+//!   while they wait.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> tenure::Result<()> {
+//! use std::time::Duration;
+//! use tenure::lease::{Coordinator, Terms};
+//! use tenure::{Key, store::{Commit, Put, memory::MemoryStore}};
+//!
+//! let store = MemoryStore::new().into_store();
+//! let coordinator = Coordinator::new(store.clone())?;
+//! let scope = "billing.nightly/close".parse()?;
+//!
+//! let lease = coordinator.acquire(&scope, &Terms::new().ttl(Duration::from_secs(30))).await?;
+//! let books = Put::new(Key::new("books", "2026-11"), "closed");
+//! store.commit(Commit::from(books).fenced_by(&lease)).await?;
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod acquire;
+mod agent;
+mod claim;
+mod coordinator;
+mod election;
+#[cfg(feature = "flaws")]
+mod flaw;
+mod handle;
+mod heartbeat;
+mod held;
+mod home;
+mod hooks;
+mod keep_alive;
+mod line;
+mod lines;
+mod loss;
+mod metrics;
+mod options;
+mod owner;
+mod reap;
+mod recipe;
+mod record;
+mod release;
+mod renewal;
+mod schedule;
+mod scope;
+mod several;
+mod shared;
+mod slots;
+mod take;
+mod terms;
+mod ticket;
+mod timing;
+mod usher;
+
+pub use coordinator::{Builder, Coordinator, LeaseEvent, Status};
+pub use election::Election;
+#[cfg(feature = "flaws")]
+pub use flaw::Flaw;
+pub use handle::Lease;
+pub use home::Spawn;
+pub use hooks::{Draft, Hooks, ReapHook, Subject};
+pub use loss::Loss;
+pub use metrics::{EndLabels, LeaseMetrics};
+pub use options::Options;
+pub use owner::Owner;
+pub use recipe::{
+    LEASE_ACQUIRE_INTERVAL, LEASE_RENEWAL_INTERVAL, LEASE_TTL, LeaseGuard, ReconcilerLease,
+};
+pub use record::{
+    LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER, WaiterInfo,
+    WaiterRecord, lease_key,
+};
+pub use scope::{Namespace, Scope};
+pub use several::{Leases, MAX_SCOPES};
+pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots};
+pub use terms::{Terms, Wait};
+pub use timing::Timing;
+pub(crate) use timing::margin;

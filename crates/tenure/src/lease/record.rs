@@ -1,0 +1,172 @@
+//! What is written in the store: the lease itself, a waiter in its line, what reaping leaves to do.
+//!
+//! All of them are JSON, so that a person with `tenure object get` or plain SQL can read who holds
+//! what. Times in them are labels; nothing is ever decided by them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Owner, Scope};
+use crate::{Error, Key, Object, Result};
+
+/// Held leases. The id is the scope; a reader's or a slot's says which one.
+pub const LEASE: &str = "lease";
+/// Waiters in line (`scope#nonce`), and the mark that there is a line at all (`scope#`).
+pub const WAITER: &str = "lease-waiter";
+/// What is left to reap when the lease of this nonce (`scope#nonce`) ends without a release.
+pub const REMAINS: &str = "lease-remains";
+/// Groups of slots: how many there are.
+pub const SLOTS: &str = "lease-slots";
+/// A scope that has readers: changes with every new one.
+pub const READERS: &str = "lease-readers";
+/// Why a lease was revoked (`scope#nonce`), for its holder to read.
+pub const REVOKED: &str = "lease-revoked";
+
+/// What a holder tells about itself, for instance its address.
+pub type Metadata = BTreeMap<String, String>;
+
+/// The payload of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// The owner's name.
+    pub holder: String,
+    /// The nonce of the owner's start.
+    pub start: String,
+    /// Drawn for this acquisition alone: with the scope, the unique lease key.
+    pub nonce: String,
+    /// When, by the holder's wall clock. A label.
+    pub acquired_at_ms: i64,
+    /// What the holder tells about itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: Metadata,
+}
+
+/// The payload of a waiter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterRecord {
+    /// The owner's name.
+    pub holder: String,
+    /// The nonce of the owner's start.
+    pub start: String,
+    /// Since when, by the waiter's wall clock. A label.
+    pub since_ms: i64,
+    /// The life it wants for its lease; a hand-over grants it.
+    pub ttl_ms: u64,
+    /// It waits for more than one lease at once, so a hand-over cannot satisfy it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_hand_over: bool,
+    /// Whether its lease is to leave something to reap.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reapable: bool,
+    /// What it will tell about itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: Metadata,
+}
+
+/// The payload of what is left to reap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemainsRecord {
+    /// The id of the lease object.
+    pub lease: String,
+    /// The lease as it was written.
+    #[serde(flatten)]
+    pub record: LeaseRecord,
+}
+
+/// The payload of a revocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RevokedRecord {
+    /// Who did it.
+    pub by: String,
+    /// Why, in that person's words.
+    pub reason: String,
+}
+
+/// The lease object of a scope.
+pub fn lease_key(scope: &Scope) -> Key {
+    Key::new(LEASE, scope.as_str())
+}
+
+/// The id of something that belongs to one acquisition or waiter of a lease or line.
+pub(crate) fn tagged(id: &str, nonce: &str) -> String {
+    format!("{id}#{nonce}")
+}
+
+/// What [`tagged`] put together.
+pub(crate) fn untagged(id: &str) -> Option<(&str, &str)> {
+    id.rsplit_once('#')
+}
+
+pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
+    // These records are maps of strings and numbers; there is nothing in them that can fail.
+    serde_json::to_vec(record).expect("a record of strings and numbers is JSON").into()
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(object: &Object, backend: &'static str) -> Result<T> {
+    serde_json::from_slice(&object.payload).map_err(|error| {
+        Error::corrupt(
+            backend,
+            format!(
+                "{} is no record of ours ({error}); delete it or repair its payload",
+                object.key
+            ),
+        )
+    })
+}
+
+/// A lease as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// The id of the lease object: the scope, with `#…` behind it for a shared reader.
+    pub id: String,
+    /// Who holds it.
+    pub holder: Owner,
+    /// The fencing token.
+    pub token: u64,
+    /// Unique to this acquisition.
+    pub nonce: String,
+    /// When it was acquired, by the holder's wall clock. A label.
+    pub acquired_at_ms: i64,
+    /// The life granted with each renewal.
+    pub ttl: Duration,
+    /// How much of it was left when the store answered; `None` in an event.
+    pub expires_in: Option<Duration>,
+    /// What the holder tells about itself.
+    pub metadata: Metadata,
+    /// The revision of the lease object.
+    pub revision: u64,
+}
+
+impl LeaseInfo {
+    pub(crate) fn read(object: &Object, backend: &'static str) -> Result<Self> {
+        let record: LeaseRecord = decode(object, backend)?;
+        let holder = Owner::from_parts(&record.holder, &record.start)
+            .map_err(|error| Error::corrupt(backend, format!("{}: {error}", object.key)))?;
+        Ok(Self {
+            id: object.key.id.clone(),
+            holder,
+            token: object.token,
+            nonce: record.nonce,
+            acquired_at_ms: record.acquired_at_ms,
+            ttl: object.ttl.unwrap_or_default(),
+            expires_in: object.expires_in,
+            metadata: record.metadata,
+            revision: object.revision,
+        })
+    }
+}
+
+/// A waiter as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaiterInfo {
+    /// Who waits.
+    pub owner: Owner,
+    /// Its place: waiters are served in this order.
+    pub place: u64,
+    /// Since when, by the waiter's wall clock. A label.
+    pub since_ms: i64,
+}

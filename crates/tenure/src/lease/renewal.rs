@@ -1,0 +1,239 @@
+//! Renewal: many leases in one round trip, again and again until each one's deadline.
+//!
+//! A renewal that fails is tried again, ever sooner relative to what is left; every attempt has a
+//! timeout well below that. So a hung store, a lost reply and a restart of the store all look alike
+//! and end in one of two ways: a confirmation in time, or the holder stopping itself in time.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+
+use super::agent::Agent;
+use super::held::Held;
+use super::record::{REVOKED, RevokedRecord, decode, tagged};
+use super::timing::{attempt_timeout, retry_at};
+use super::{LeaseInfo, Loss, heartbeat};
+use crate::random::below;
+use crate::store::{Touch, Touched};
+use crate::{Error, Key, Result};
+
+/// What is due this soon is renewed along with what is due now, to share the round trip.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// With nothing to renew the task sleeps until it is woken; this only bounds the arithmetic.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// Renews until the agent is gone.
+pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
+    let mut calls = FuturesUnordered::new();
+    while let Some(agent) = weak.upgrade() {
+        let now = agent.clock.uptime();
+        let (due, next) = agent.take_due(now + TOGETHER);
+        for batch in batches(&agent, due, now) {
+            calls.push(renew(Arc::clone(&agent), batch));
+        }
+        let sleep = agent.clock.sleep_until(next.unwrap_or(now + FAR));
+        drop(agent);
+        tokio::select! {
+            biased;
+            Some(()) = calls.next(), if !calls.is_empty() => {}
+            () = wake.notified() => {}
+            () = sleep => {}
+        }
+    }
+}
+
+/// One round trip each: as many plain leases as the store takes at once, or one with a hook.
+///
+/// Leases that are close to their deadline go apart from those that are not: the timeout of a call
+/// is that of its most urgent lease.
+fn batches(agent: &Agent, due: Vec<Arc<Held>>, now: Duration) -> Vec<Vec<Arc<Held>>> {
+    let (mut alone, mut calm, mut urgent) = (Vec::new(), Vec::new(), Vec::new());
+    for held in due {
+        let (valid_until, failures) = {
+            let state = held.state();
+            (state.valid_until, state.failures)
+        };
+        if now >= valid_until {
+            agent.end(&held, Loss::Expired);
+        } else if held.hooks.as_ref().is_some_and(|hooks| hooks.hears_heartbeats()) {
+            alone.push(vec![held]);
+        } else if failures > 0 {
+            urgent.push(held);
+        } else {
+            calm.push(held);
+        }
+    }
+    let limit = agent.store.capabilities().limits.touches.max(1);
+    let chunks = calm.chunks(limit).chain(urgent.chunks(limit)).map(<[_]>::to_vec);
+    alone.into_iter().chain(chunks).collect()
+}
+
+async fn renew(agent: Arc<Agent>, batch: Vec<Arc<Held>>) {
+    let sent = agent.clock.uptime();
+    let deadline = batch.iter().map(|held| held.state().valid_until).min().unwrap_or(sent);
+    let timeout = agent.clock.sleep(attempt_timeout(sent, deadline));
+    let attempt = attempt(&agent, &batch);
+    let answer = tokio::select! {
+        biased;
+        answer = attempt => answer,
+        () = timeout => Err(Error::unknown(agent.backend(), "a renewal got no answer in time")),
+    };
+    let sent = counted_from(&agent, sent);
+    match answer {
+        Ok(results) => {
+            let mut odd = FuturesUnordered::new();
+            for (held, result) in batch.iter().zip(results) {
+                match result {
+                    Ok(touched) => renewed(&agent, held, sent, touched),
+                    Err(error) => odd.push(explain(&agent, held, error)),
+                }
+            }
+            while odd.next().await.is_some() {}
+        }
+        Err(error) => {
+            tracing::debug!(%error, leases = batch.len(), "renewal failed; trying again");
+            for held in &batch {
+                try_again(&agent, held);
+            }
+        }
+    }
+}
+
+async fn attempt(agent: &Agent, batch: &[Arc<Held>]) -> Result<Vec<Result<Touched>>> {
+    if let [held] = batch
+        && let Some(hooks) = held.hooks.as_ref().filter(|hooks| hooks.hears_heartbeats())
+    {
+        return Ok(vec![heartbeat::with_hooks(agent, held, &**hooks).await]);
+    }
+    let touch = |held: &Arc<Held>| Touch {
+        key: held.key.clone(),
+        revision: held.state().revision,
+        ttl: held.timing.ttl,
+    };
+    agent.store.touch(batch.iter().map(touch).collect()).await
+}
+
+fn renewed(agent: &Agent, held: &Arc<Held>, sent: Duration, touched: Touched) {
+    agent.metrics.renewed.inc();
+    tracing::debug!(lease = %held.key.id, token = held.token, "renewed");
+    held.renewed(sent, touched.revision);
+    if agent.clock.uptime() >= held.state().valid_until {
+        // The answer came too late to be of use: by its count the lease may be gone again.
+        return agent.end(held, Loss::Expired);
+    }
+    agent.renew_at(held, held.timing.due(sent));
+}
+
+/// The instant from which a grant counts: when the request left.
+#[cfg(not(feature = "flaws"))]
+pub(crate) fn counted_from(_agent: &Agent, sent: Duration) -> Duration {
+    sent
+}
+
+#[cfg(feature = "flaws")]
+pub(crate) fn counted_from(agent: &Agent, sent: Duration) -> Duration {
+    if agent.has(super::Flaw::CountsFromReply) { agent.clock.uptime() } else { sent }
+}
+
+/// Schedules another attempt before the deadline, or the end at the deadline.
+fn try_again(agent: &Agent, held: &Arc<Held>) {
+    agent.metrics.renewals_failed.inc();
+    #[cfg(feature = "flaws")]
+    if agent.has(super::Flaw::GivesUpAtOnce) {
+        return agent.end(held, Loss::Expired);
+    }
+    let now = agent.clock.uptime();
+    let jitter = u32::try_from(below(&*agent.random, 1000)).unwrap_or(0);
+    let at = {
+        let mut state = held.state();
+        state.failures += 1;
+        retry_at(now, state.valid_until, state.failures, jitter)
+    };
+    agent.renew_at(held, at);
+}
+
+/// The store said no to this one: find out why, and carry on if it is still ours.
+async fn explain(agent: &Agent, held: &Arc<Held>, error: Error) {
+    if !(error.is_refusal() && !matches!(error, Error::Invalid { .. })) || held.state().leaving {
+        return try_again(agent, held);
+    }
+    match found(agent, held).await {
+        Ok(Found::Ours(revision)) => {
+            let changed = std::mem::replace(&mut held.state().revision, revision) != revision;
+            if changed {
+                agent.renew_at(held, agent.clock.uptime());
+            } else {
+                try_again(agent, held);
+            }
+        }
+        Ok(Found::Ended(loss)) => {
+            // Whoever lets go learns by its own means how that went.
+            if !held.state().leaving {
+                agent.end(held, loss);
+            }
+        }
+        Err(_) => try_again(agent, held),
+    }
+}
+
+/// What has become of a lease that was ours.
+pub(crate) enum Found {
+    /// It still is, at this revision.
+    Ours(u64),
+    /// It is not, and this is why.
+    Ended(Loss),
+}
+
+/// Reads what has become of a lease of ours. Bounded by what is left of it.
+pub(crate) async fn found(agent: &Agent, held: &Held) -> Result<Found> {
+    let until = held.state().valid_until;
+    let timeout = agent.clock.sleep(attempt_timeout(agent.clock.uptime(), until));
+    let answer = tokio::select! {
+        biased;
+        answer = agent.store.get(&held.key) => answer?,
+        () = timeout => {
+            return Err(Error::unavailable(agent.backend(), "no answer in time"));
+        }
+    };
+    if let Some(object) = answer {
+        let info = LeaseInfo::read(&object, agent.backend())?;
+        if *info.nonce == *held.nonce {
+            return Ok(Found::Ours(info.revision));
+        }
+        return Ok(Found::Ended(Loss::Taken { by: info.holder.to_string(), token: info.token }));
+    }
+    if agent.clock.uptime() >= until {
+        return Ok(Found::Ended(Loss::Expired));
+    }
+    // Gone before it can have expired: somebody ended it, and may have left a word about it.
+    let note = agent.store.get(&Key::new(REVOKED, tagged(&held.key.id, &held.nonce))).await;
+    let note = note
+        .ok()
+        .flatten()
+        .and_then(|object| decode::<RevokedRecord>(&object, agent.backend()).ok());
+    let (by, reason) = note.map(|note| (note.by, note.reason)).unzip();
+    Ok(Found::Ended(Loss::Revoked { by, reason }))
+}
+
+/// Renews these leases now, in as few round trips as the store allows. One answer for each.
+pub(crate) async fn renew_now(agent: &Arc<Agent>, leases: Vec<Arc<Held>>) -> Vec<Result<()>> {
+    let now = agent.clock.uptime();
+    for held in &leases {
+        agent.stop_renewing(held);
+    }
+    let mut calls: FuturesUnordered<_> = batches(agent, leases.clone(), now)
+        .into_iter()
+        .map(|batch| renew(Arc::clone(agent), batch))
+        .collect();
+    while calls.next().await.is_some() {}
+    let answer = |held: &Arc<Held>| {
+        if held.state().failures > 0 {
+            let reason = "the renewal failed; it is tried again until the deadline";
+            return Err(Error::unavailable(agent.backend(), reason));
+        }
+        held.ended(agent.clock.uptime()).map_or(Ok(()), |loss| Err(held.lost(&loss)))
+    };
+    leases.iter().map(answer).collect()
+}

@@ -1,0 +1,290 @@
+//! One attempt to take leases: a single commit, and certainty about how it went.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::Agent;
+use super::claim::read;
+use super::held::{Grant, Held};
+use super::hooks::{Draft, Subject};
+use super::record::{LeaseRecord, REMAINS, RemainsRecord, encode, tagged};
+use super::{LeaseInfo, Terms, Timing, renewal};
+use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
+use crate::{Error, Key, Result};
+
+/// Between looks at what has become of a commit whose outcome is unknown.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A request that was lost on its way may still arrive; it is looked for this often afterwards.
+const LATE_LOOKS: u32 = 5;
+
+/// How an attempt ended.
+pub(crate) enum Taken {
+    /// All of it is held.
+    Held(Vec<Arc<Held>>),
+    /// The store understood and said no; nothing was taken.
+    Refused(Error),
+}
+
+/// What an attempt takes.
+pub(crate) struct Attempt<'a> {
+    pub(crate) leases: &'a [Key],
+    pub(crate) terms: &'a Terms,
+    pub(crate) nonce: &'a Arc<str>,
+    /// Goes into the same commit.
+    pub(crate) commit: Commit,
+}
+
+/// Takes leases, or nothing.
+pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Taken> {
+    let timing = attempt.terms.timing(&agent.options, agent.store.capabilities());
+    let acquired_at_ms = agent.clock.wall_ms();
+    let commit = compose(agent, &attempt, timing, acquired_at_ms).await?;
+    let unsettled = Unsettled::new(agent, attempt.leases, attempt.nonce);
+    let sent = agent.clock.uptime();
+    let grants = match agent.store.commit(commit).await {
+        Ok(committed) => numbers(agent, &committed, attempt.leases.len())?,
+        Err(error) if error.is_unknown() => {
+            match resolve(agent, &attempt, sent + timing.ttl, &error).await? {
+                Some(grants) => grants,
+                // Not there, though it may still arrive: `unsettled` stays to look for it.
+                None => return Err(Error::unavailable(agent.backend(), error)),
+            }
+        }
+        Err(error) => {
+            unsettled.settle();
+            return if error.is_refusal() { Ok(Taken::Refused(error)) } else { Err(error) };
+        }
+    };
+    let sent = renewal::counted_from(agent, sent);
+    let mut held: Vec<Arc<Held>> = attempt
+        .leases
+        .iter()
+        .zip(grants)
+        .map(|(key, (token, revision))| {
+            Held::new(Grant {
+                key: key.clone(),
+                nonce: Arc::clone(attempt.nonce),
+                token,
+                revision,
+                timing,
+                sent,
+                reapable: attempt.terms.reapable,
+                hooks: attempt.terms.hooks.clone(),
+                metadata: attempt.terms.metadata.clone(),
+                acquired_at_ms,
+            })
+        })
+        .collect();
+    let sent = in_time(agent, &mut held, sent).await?;
+    unsettled.settle();
+    for held in &held {
+        agent.began(held, sent);
+    }
+    Ok(Taken::Held(held))
+}
+
+async fn compose(
+    agent: &Agent,
+    attempt: &Attempt<'_>,
+    timing: Timing,
+    acquired_at_ms: i64,
+) -> Result<Commit> {
+    let record = LeaseRecord {
+        holder: agent.owner.name().into(),
+        start: agent.owner.start().into(),
+        nonce: attempt.nonce.to_string(),
+        acquired_at_ms,
+        metadata: attempt.terms.metadata.clone(),
+    };
+    let payload = encode(&record);
+    let mut commit = Commit::new();
+    for key in attempt.leases {
+        let put = Put::new(key.clone(), payload.clone()).ttl(timing.ttl);
+        commit = commit.put(expecting(agent, put));
+    }
+    if attempt.terms.reapable {
+        for key in attempt.leases {
+            let remains = RemainsRecord { lease: key.id.clone(), record: record.clone() };
+            let id = tagged(&key.id, attempt.nonce);
+            commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
+        }
+    }
+    let mut draft = Draft { store: &agent.store, commit };
+    if let Some(hooks) = &attempt.terms.hooks {
+        for key in attempt.leases {
+            let (id, nonce, holder) = (&key.id, attempt.nonce, &agent.owner);
+            hooks.will_insert(Subject { id, nonce, holder, token: None }, &mut draft).await?;
+        }
+    }
+    let mut commit = draft.commit;
+    commit.checks.extend(attempt.commit.checks.iter().cloned());
+    commit.writes.extend(attempt.commit.writes.iter().cloned());
+    Ok(commit)
+}
+
+#[cfg(not(feature = "flaws"))]
+fn expecting(_agent: &Agent, put: Put) -> Put {
+    put.expect(Expect::Absent)
+}
+
+#[cfg(feature = "flaws")]
+fn expecting(agent: &Agent, put: Put) -> Put {
+    if agent.has(super::Flaw::TakesWhatIsHeld) {
+        return put.new_token();
+    }
+    put.expect(Expect::Absent)
+}
+
+/// Token and revision of each lease of a commit; they are its first writes.
+fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u64, u64)>> {
+    let number = |written: &Written| match written {
+        Written::Put(result) => {
+            #[cfg(feature = "flaws")]
+            if agent.has(super::Flaw::TokenRestarts) {
+                return Some((result.version, result.revision));
+            }
+            Some((result.token, result.revision))
+        }
+        _ => None,
+    };
+    let numbers: Option<Vec<_>> = committed.writes.iter().take(leases).map(number).collect();
+    numbers.ok_or_else(|| Error::unknown(agent.backend(), "the store did not say what it wrote"))
+}
+
+/// Finds out whether a commit whose outcome is unknown was applied: our nonce is there, or it is not.
+async fn resolve(
+    agent: &Agent,
+    attempt: &Attempt<'_>,
+    give_up: Duration,
+    error: &Error,
+) -> Result<Option<Vec<(u64, u64)>>> {
+    tracing::debug!(%error, "looking whether the lease was taken");
+    let mut numbers = Vec::new();
+    for key in attempt.leases {
+        let info = loop {
+            match read(agent, key).await {
+                Ok(info) => break info,
+                Err(reading) if agent.clock.uptime() >= give_up => {
+                    tracing::debug!(%reading, "giving up on finding out");
+                    return Err(error.clone());
+                }
+                Err(_) => agent.clock.sleep(LOOK_AGAIN).await,
+            }
+        };
+        match info {
+            Some(info) if *info.nonce == **attempt.nonce => {
+                numbers.push((info.token, info.revision));
+            }
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(numbers))
+}
+
+/// A grant that arrives so late that the holder would have to stop already is renewed first: nobody
+/// is handed a lease that may be over. Returns the instant the grant counts from.
+async fn in_time(agent: &Arc<Agent>, held: &mut [Arc<Held>], sent: Duration) -> Result<Duration> {
+    let now = agent.clock.uptime();
+    if held.iter().all(|held| now < held.state().valid_until) {
+        return Ok(sent);
+    }
+    let touch = |held: &Arc<Held>| Touch {
+        key: held.key.clone(),
+        revision: held.state().revision,
+        ttl: held.timing.ttl,
+    };
+    let results = agent.store.touch(held.iter().map(touch).collect()).await?;
+    for (held, result) in held.iter().zip(results) {
+        held.renewed(now, result?.revision);
+    }
+    let late = agent.clock.uptime();
+    if held.iter().any(|held| late >= held.state().valid_until) {
+        let reason = "it answers later than the lease would live; ask for a longer life";
+        return Err(Error::unavailable(agent.backend(), reason));
+    }
+    Ok(now)
+}
+
+/// A hand-over has granted us a lease that we waited for: make sure of it, and hold it.
+pub(crate) async fn adopt(
+    agent: &Arc<Agent>,
+    info: LeaseInfo,
+    terms: &Terms,
+    nonce: &Arc<str>,
+) -> Result<Option<Arc<Held>>> {
+    let timing = terms.timing(&agent.options, agent.store.capabilities());
+    let key = Key::new(super::record::LEASE, info.id.clone());
+    let sent = agent.clock.uptime();
+    // Its life began when the holder before us handed it over, by no clock of ours: renew it, and
+    // count from there.
+    let touch = Touch { key: key.clone(), revision: info.revision, ttl: timing.ttl };
+    let touched = agent.store.touch(vec![touch]).await?;
+    let Some(Ok(touched)) = touched.into_iter().next() else { return Ok(None) };
+    let held = Held::new(Grant {
+        key,
+        nonce: Arc::clone(nonce),
+        token: info.token,
+        revision: touched.revision,
+        timing,
+        sent,
+        reapable: terms.reapable,
+        hooks: terms.hooks.clone(),
+        metadata: info.metadata,
+        acquired_at_ms: info.acquired_at_ms,
+    });
+    if agent.clock.uptime() >= held.state().valid_until {
+        return Ok(None);
+    }
+    agent.began(&held, sent);
+    Ok(Some(held))
+}
+
+/// Looks after a commit of which nobody will hear the outcome: the caller went away, or gave up. If
+/// the lease turns up after all, it is let go again instead of blocking others for its whole life.
+struct Unsettled {
+    agent: Arc<Agent>,
+    leases: Vec<Key>,
+    nonce: Arc<str>,
+    settled: bool,
+}
+
+impl Unsettled {
+    fn new(agent: &Arc<Agent>, leases: &[Key], nonce: &Arc<str>) -> Self {
+        let (agent, nonce) = (Arc::clone(agent), Arc::clone(nonce));
+        Self { agent, leases: leases.to_vec(), nonce, settled: false }
+    }
+
+    fn settle(mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let agent = Arc::clone(&self.agent);
+        let (leases, nonce) = (std::mem::take(&mut self.leases), Arc::clone(&self.nonce));
+        self.agent.spawn(async move {
+            for look in 0..LATE_LOOKS {
+                agent.clock.sleep(LOOK_AGAIN * look * look).await;
+                let_go(&agent, &leases, &nonce).await;
+            }
+        });
+    }
+}
+
+async fn let_go(agent: &Agent, leases: &[Key], nonce: &str) {
+    for key in leases {
+        let Ok(Some(info)) = read(agent, key).await else { continue };
+        if *info.nonce == *nonce {
+            let gone = Commit::new().delete(key.clone(), Expect::Revision(info.revision));
+            let remains = Key::new(REMAINS, tagged(&key.id, nonce));
+            let gone = if agent.multi() { gone.delete(remains, Expect::Any) } else { gone };
+            if let Err(error) = agent.store.commit(gone).await {
+                tracing::debug!(%error, lease = %key.id, "an abandoned lease stays until it expires");
+            }
+        }
+    }
+}

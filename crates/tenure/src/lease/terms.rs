@@ -1,0 +1,126 @@
+//! On what terms somebody asks for a lease.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Hooks, Metadata, Options, Timing};
+use crate::store::Capabilities;
+
+/// How long to wait for what somebody else holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: it is free now, or the answer is no. Does not queue, so it may get ahead of those
+    /// who do.
+    #[default]
+    No,
+    /// This long.
+    For(Duration),
+    /// As long as it takes.
+    Forever,
+}
+
+impl From<Duration> for Wait {
+    fn from(wait: Duration) -> Self {
+        if wait.is_zero() { Self::No } else { Self::For(wait) }
+    }
+}
+
+/// What is asked for besides the thing itself. What is left out comes from [`Options`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::lease::Terms;
+///
+/// let terms = Terms::new()
+///     .ttl(Duration::from_secs(15))
+///     .wait(Duration::from_secs(60))
+///     .metadata("address", "10.0.0.7:8080");
+/// ```
+#[derive(Clone, Default)]
+pub struct Terms {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) wait: Wait,
+    pub(crate) metadata: Metadata,
+    pub(crate) hooks: Option<Arc<dyn Hooks>>,
+    pub(crate) reapable: bool,
+}
+
+impl Terms {
+    /// The coordinator's own terms, without waiting.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The life of the lease.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How often to renew it. More often than half its life in any case.
+    #[must_use]
+    pub fn renew_every(mut self, every: Duration) -> Self {
+        self.renew_every = Some(every);
+        self
+    }
+
+    /// How long to wait for it.
+    #[must_use]
+    pub fn wait(mut self, wait: impl Into<Wait>) -> Self {
+        self.wait = wait.into();
+        self
+    }
+
+    /// Waits as long as it takes.
+    #[must_use]
+    pub fn wait_forever(self) -> Self {
+        self.wait(Wait::Forever)
+    }
+
+    /// Something to tell everybody about the holder, for instance its address.
+    #[must_use]
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// Changes that happen together with those of the lease.
+    #[must_use]
+    pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks = Some(hooks);
+        self
+    }
+
+    /// Leaves something to reap if the lease ends without a release.
+    #[must_use]
+    pub fn reapable(mut self) -> Self {
+        self.reapable = true;
+        self
+    }
+
+    /// The life asked for.
+    pub(crate) fn life(&self, options: &Options) -> Duration {
+        self.ttl.unwrap_or(options.ttl)
+    }
+
+    /// The times that will hold on this store.
+    pub(crate) fn timing(&self, options: &Options, capabilities: &Capabilities) -> Timing {
+        let wish = self.life(options);
+        let ttl = capabilities.ttl.map_or(wish, |ttl| ttl.grant(wish));
+        Timing::new(ttl, self.renew_every.or(options.renew_every))
+    }
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms")
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("metadata", &self.metadata)
+            .field("reapable", &self.reapable)
+            .finish_non_exhaustive()
+    }
+}

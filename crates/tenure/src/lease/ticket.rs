@@ -1,0 +1,179 @@
+//! A place in line.
+//!
+//! Where commits may concern several objects, a waiter is a small object of its own whose creation
+//! revision is its place, and a mark says that there is a line at all; whoever comes later and finds
+//! the mark queues up. Elsewhere the line is known to this process alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::Agent;
+use super::claim::Claim;
+use super::line::{Cue, Turn};
+use super::record::{WAITER, WaiterRecord, encode, tagged};
+use super::{Terms, Wait};
+use crate::store::{Commit, Expect, Put};
+use crate::{Error, Key, Result};
+
+/// A waiter's object outlives its wait by this much, so that it does not lose its place by a hair.
+const SPARE: Duration = Duration::from_secs(60);
+/// The life of a waiter's object if it waits for as long as it takes. It then queues up again.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+/// Silent waiters removed by whoever passes them by, at most.
+const PASSED_BY: usize = 32;
+
+/// A waiter of ours, in line until dropped.
+pub(crate) struct Ticket {
+    agent: Arc<Agent>,
+    line: Arc<str>,
+    pub(crate) nonce: Arc<str>,
+    turn: Arc<Turn>,
+    /// The store knows of it.
+    stored: bool,
+}
+
+/// The mark that says there is a line.
+pub(crate) fn mark(line: &str) -> Key {
+    Key::new(WAITER, tagged(line, ""))
+}
+
+impl Ticket {
+    /// Joins the line. [`Agent::lines_open`] must have resolved before.
+    pub(crate) async fn join(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Self> {
+        let line = claim.line();
+        let nonce = agent.nonce();
+        let now = agent.clock.uptime();
+        let turn = agent.with_line(line, |lines| lines.announce(line, &nonce, now));
+        agent.metrics.waiting.inc();
+        let (agent, line) = (Arc::clone(agent), Arc::clone(line));
+        // From here on, dropping the ticket leaves the line.
+        let mut ticket = Self { agent, line, nonce, turn, stored: false };
+        let place = if ticket.agent.multi() && ticket.agent.listens() {
+            ticket.stored = true;
+            Some(ticket.store(terms, claim.accepts_hand_over()).await?)
+        } else {
+            None
+        };
+        let Ticket { agent, line, nonce, .. } = &ticket;
+        agent.with_line(line, |lines| lines.enter(line, nonce, place));
+        Ok(ticket)
+    }
+
+    /// The waiter's object.
+    pub(crate) fn key(&self) -> Key {
+        Key::new(WAITER, tagged(&self.line, &self.nonce))
+    }
+
+    async fn store(&self, terms: &Terms, accepts_hand_over: bool) -> Result<u64> {
+        let agent = &self.agent;
+        let limit = agent.store.capabilities().limits.ttl_max;
+        let ttl = match terms.wait {
+            Wait::No => SPARE,
+            Wait::For(wait) => wait.saturating_add(SPARE).min(limit),
+            Wait::Forever => LONG.min(limit),
+        };
+        let timing = terms.timing(&agent.options, agent.store.capabilities());
+        let record = WaiterRecord {
+            holder: agent.owner.name().into(),
+            start: agent.owner.start().into(),
+            since_ms: agent.clock.wall_ms(),
+            ttl_ms: u64::try_from(timing.ttl.as_millis()).unwrap_or(u64::MAX),
+            no_hand_over: !accepts_hand_over,
+            reapable: terms.reapable,
+            metadata: terms.metadata.clone(),
+        };
+        let waiter = Put::new(self.key(), encode(&record)).expect(Expect::Absent).ttl(ttl);
+        // The nonce makes every mark differ from the one before, so that its revision tells whether
+        // anybody has joined since.
+        let mark = Put::new(mark(&self.line), self.nonce.to_string()).ttl(LONG.max(ttl).min(limit));
+        match agent.store.commit(Commit::new().put(waiter).put(mark)).await {
+            Ok(committed) => committed.revision.ok_or_else(|| {
+                Error::unknown(agent.backend(), "the store did not say what it wrote")
+            }),
+            Err(error) if error.is_unknown() => match agent.store.get(&self.key()).await? {
+                Some(object) => Ok(object.created_revision),
+                None => Err(Error::unavailable(agent.backend(), error)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Resolves when there is something to do.
+    pub(crate) async fn cue(&self) -> Cue {
+        self.turn.cue().await
+    }
+
+    /// What goes into the commit that takes what was waited for: out of the line, with those who
+    /// were passed by, and with the mark if nobody is left.
+    pub(crate) fn leaving(&self, with_mark: bool) -> Commit {
+        let mut commit = Commit::new();
+        if !self.stored {
+            return commit;
+        }
+        commit = commit.delete(self.key(), Expect::Exists);
+        let (mark_at, passed_by) = self.agent.with_line(&self.line, |lines| {
+            lines.get(&self.line).map_or((None, Vec::new()), |line| {
+                (line.mark_if_alone(&self.nonce), line.passed_by(&self.nonce, PASSED_BY))
+            })
+        });
+        for nonce in passed_by {
+            commit = commit.delete(Key::new(WAITER, tagged(&self.line, &nonce)), Expect::Any);
+        }
+        if let Some(revision) = mark_at.filter(|_| with_mark) {
+            commit = commit.delete(mark(&self.line), Expect::Revision(revision));
+        }
+        commit
+    }
+
+    /// It was our turn, and it was not to be had. Look again at that instant.
+    pub(crate) fn stay(&self, look_again: Duration) {
+        self.agent.with_line(&self.line, |lines| {
+            if let Some(line) = lines.get(&self.line) {
+                line.tried(&self.nonce);
+                line.busy(look_again);
+            }
+        });
+    }
+
+    /// We have it, and with it the store has forgotten our place. `more` calls the next in line.
+    pub(crate) fn done(mut self, more: bool) {
+        self.stored = false;
+        let recheck = self.agent.clock.uptime() + self.agent.options.recheck_every;
+        self.agent.with_line(&self.line, |lines| {
+            if let Some(line) = lines.get(&self.line)
+                && !more
+            {
+                line.busy(recheck);
+            }
+        });
+    }
+
+    /// The store has forgotten our place; there is nothing to remove.
+    pub(crate) fn gone(mut self) {
+        self.stored = false;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let leaving = self.stored.then(|| (self.leaving(true), self.leaving(false)));
+        self.agent.metrics.waiting.dec();
+        self.agent.with_line(&self.line, |lines| lines.leave(&self.line, &self.nonce));
+        let Some((with_mark, without)) = leaving else { return };
+        let agent = Arc::clone(&self.agent);
+        self.agent.spawn(async move {
+            // If the mark was renewed meanwhile, somebody else will remove it.
+            if agent.store.commit(only_deletes_of_ours(with_mark)).await.is_err()
+                && let Err(error) = agent.store.commit(only_deletes_of_ours(without)).await
+            {
+                tracing::debug!(%error, "a waiter's place stays until it expires");
+            }
+        });
+    }
+}
+
+/// Leaving empty-handed passes nobody by.
+fn only_deletes_of_ours(mut commit: Commit) -> Commit {
+    commit.writes.retain(|write| write.expect() != Expect::Any);
+    commit
+}
