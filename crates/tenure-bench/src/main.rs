@@ -4,9 +4,13 @@
 //! machines are noisy, ratios less so. Nothing here asserts; it prints a Markdown table that
 //! `docs/benchmarks.md` keeps.
 
+mod footprint;
+mod handover;
+mod leases;
 mod measure;
 mod memory;
 mod postgres;
+mod redis;
 mod size;
 mod sqlite;
 mod watch;
@@ -43,7 +47,11 @@ enum What {
     /// Durable commits in one SQLite file, beside rusqlite.
     Sqlite,
     /// Durable commits on a private Postgres, beside tokio-postgres.
-    Postgres,
+    Postgres {
+        /// How many writers at once, one row of the table for each.
+        #[arg(long, value_delimiter = ',', default_value = "1,64,512")]
+        writers: Vec<usize>,
+    },
     /// Fan-out to a thousand watchers.
     Watch,
     /// Cost of get and commit in a small and in a large store.
@@ -51,6 +59,17 @@ enum What {
         /// Objects in the large store.
         #[arg(long, default_value_t = 1_000_000)]
         objects: usize,
+        /// Which stores.
+        #[arg(long, value_delimiter = ',', default_value = "memory,sqlite,postgres")]
+        stores: Vec<String>,
+    },
+    /// Cycles, renewals and hand-overs of leases, beside raw Postgres and Redis.
+    Leases,
+    /// Memory of idle leases and waiters.
+    Footprint {
+        /// Leases, and as many waiters.
+        #[arg(long, default_value_t = 100_000)]
+        count: usize,
     },
 }
 
@@ -63,15 +82,17 @@ fn main() -> anyhow::Result<()> {
             What::Store { objects } => {
                 memory::run(plan).await?;
                 sqlite::run(plan).await?;
-                postgres::run(plan).await?;
+                postgres::run(plan, &[1, 64, 512]).await?;
                 watch::run(plan).await?;
-                size::run(plan, objects).await
+                size::run(plan, objects, &size::ALL.map(String::from)).await
             }
             What::Memory => memory::run(plan).await,
             What::Sqlite => sqlite::run(plan).await,
-            What::Postgres => postgres::run(plan).await,
+            What::Postgres { writers } => postgres::run(plan, &writers).await,
             What::Watch => watch::run(plan).await,
-            What::Size { objects } => size::run(plan, objects).await,
+            What::Size { objects, stores } => size::run(plan, objects, &stores).await,
+            What::Leases => leases::run(plan).await,
+            What::Footprint { count } => footprint::run(count).await,
         }
     })
 }

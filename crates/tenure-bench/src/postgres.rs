@@ -14,7 +14,7 @@ use crate::measure::{Plan, commit_rate, heading, human, median, payload, rate};
 /// Connections of the raw driver: a stock server takes 100, so 512 writers share these.
 const CONNECTIONS: usize = 64;
 
-pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
+pub(crate) async fn run(plan: Plan, writers: &[usize]) -> anyhow::Result<()> {
     let server = Postgres::start()?;
     let store = PostgresStore::connect(&server.fresh_database()?).await?.into_store();
     heading(
@@ -22,7 +22,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
         &["writers", "Tenure", "tokio-postgres, a statement each", "ratio"],
     );
     let raw = connections(&server.fresh_database()?).await?;
-    for writers in [1, 64, 512] {
+    for &writers in writers {
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..plan.runs {
             let tag = format!("{writers}-{run}");

@@ -7,29 +7,44 @@ use tenure::clock::{Clock as _, SystemClock};
 use tenure::random::{SeededRandom, below};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Commit, Put, Store};
+use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 use crate::measure::{Plan, heading, human, median, payload};
 
 const SMALL: usize = 1_000;
+/// What can be measured.
+pub(crate) const ALL: [&str; 3] = ["memory", "sqlite", "postgres"];
 
-pub(crate) async fn run(plan: Plan, large: usize) -> anyhow::Result<()> {
+pub(crate) async fn run(plan: Plan, large: usize, stores: &[String]) -> anyhow::Result<()> {
     let title =
         format!("Size: microseconds per operation at 1,000 and {} objects", human(large as f64));
     heading(&title, &["store", "operation", "small", "large", "ratio"]);
-    let folder = tempfile::tempdir_in(".")?;
-    let server = tenure_testkit::Postgres::start()?;
-    let memory = || MemoryStore::new().into_store();
-    let file = |name| SqliteStore::open(folder.path().join(name)).map(SqliteStore::into_store);
-    compare(plan, "memory", [memory(), memory()], large).await?;
-    compare(plan, "SQLite", [file("small.db")?, file("large.db")?], large).await?;
-    let mut stores = Vec::new();
-    for _ in 0..2 {
-        let url = server.fresh_database()?;
-        stores.push(tenure_postgres::PostgresStore::connect(&url).await?.into_store());
+    for store in stores {
+        match store.as_str() {
+            "memory" => {
+                let empty = || MemoryStore::new().into_store();
+                compare(plan, "memory", [empty(), empty()], large).await?;
+            }
+            "sqlite" => {
+                let folder = tempfile::tempdir_in(".")?;
+                let open = |name| SqliteStore::open(folder.path().join(name));
+                let pair = [open("small.db")?.into_store(), open("large.db")?.into_store()];
+                compare(plan, "SQLite", pair, large).await?;
+            }
+            "postgres" => {
+                let server = tenure_testkit::Postgres::start()?;
+                let (small, big) = (server.fresh_database()?, server.fresh_database()?);
+                let pair = [
+                    PostgresStore::connect(&small).await?.into_store(),
+                    PostgresStore::connect(&big).await?.into_store(),
+                ];
+                compare(plan, "Postgres", pair, large).await?;
+            }
+            other => anyhow::bail!("no store is called {other}; there are {}", ALL.join(", ")),
+        }
     }
-    let [small, large_store] = [stores.swap_remove(0), stores.swap_remove(0)];
-    compare(plan, "Postgres", [small, large_store], large).await
+    Ok(())
 }
 
 async fn compare(plan: Plan, name: &str, stores: [Store; 2], large: usize) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ const UNAVAILABLE: u8 = 7;
 const UNKNOWN: u8 = 8;
 const DAMAGED: u8 = 9;
 const COMPACTED: u8 = 10;
+const HELD: u8 = 11;
 
 /// Shown by `tenure --help`.
 pub(crate) const HELP: &str = "\
@@ -26,6 +27,7 @@ Exit codes:
   8   the outcome is unknown; read again before you retry
   9   the store is damaged
   10  the history asked for is gone; list again
+  11  somebody else holds it, and the wait is over
 
 Environment:
   TENURE_STORE  the store, for instance sqlite:/var/lib/tenure.db or postgres://db/app
@@ -50,6 +52,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         Some(Error::Unknown { .. }) => UNKNOWN,
         Some(Error::Corrupt { .. }) => DAMAGED,
         Some(Error::Compacted { .. }) => COMPACTED,
+        Some(Error::Held { .. }) => HELD,
         Some(_) => FAILED,
     }
 }

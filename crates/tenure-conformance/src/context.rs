@@ -9,11 +9,15 @@ use std::time::Duration;
 
 use tenure::Key;
 use tenure::clock::{Clock, SystemClock};
+use tenure::lease::{
+    Coordinator, LEASE, Namespace, READERS, REMAINS, REVOKED, SLOTS, Scope, WAITER,
+};
 use tenure::random::{SystemRandom, nonce};
+use tenure::store::faulty::{FaultPlan, Faulty};
 use tenure::store::{Capabilities, Commit, Expect, ExpiryClock, Put, Query, Reach, Store};
 use tokio::time::timeout;
 
-use crate::{Failure, Subject, WorkerCommand};
+use crate::{Failure, SharedTable, Subject, WorkerCommand};
 
 /// How long a behaviour waits for something that is bound to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,25 +30,37 @@ pub(crate) struct Context {
 
 struct Inner {
     subject: Subject,
+    table: Option<SharedTable>,
     store: Store,
     nonce: String,
     kinds: Mutex<BTreeSet<String>>,
     adopted: Mutex<BTreeSet<Key>>,
     opened: Mutex<Vec<Store>>,
+    namespaces: Mutex<BTreeSet<String>>,
 }
 
 impl Context {
     pub(crate) async fn open_new(subject: &Subject) -> Result<Self, Failure> {
+        Self::open_with(subject, None).await
+    }
+
+    /// The same with a table of the user's beside the store.
+    pub(crate) async fn open_with(
+        subject: &Subject,
+        table: Option<SharedTable>,
+    ) -> Result<Self, Failure> {
         let store = open(subject).await?;
         let mut nonce = nonce(&SystemRandom);
         nonce.truncate(12);
         let inner = Inner {
             subject: subject.clone(),
+            table,
             store,
             nonce,
             kinds: Mutex::default(),
             adopted: Mutex::default(),
             opened: Mutex::default(),
+            namespaces: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -91,6 +107,11 @@ impl Context {
         self.inner.subject.worker.as_ref().ok_or_else(|| Failure::new("no worker was given"))
     }
 
+    /// The user's table beside the store.
+    pub(crate) fn table(&self) -> Result<SharedTable, Failure> {
+        self.inner.table.clone().ok_or_else(|| Failure::new("no table of the user's was given"))
+    }
+
     /// A kind that nobody else uses.
     pub(crate) fn kind(&self, suffix: &str) -> String {
         let kind = format!("check-{}-{suffix}", self.inner.nonce);
@@ -106,6 +127,39 @@ impl Context {
     /// A key of another kind that nobody else uses.
     pub(crate) fn other_key(&self, id: &str) -> Key {
         Key::new(self.kind("b"), id)
+    }
+
+    /// A namespace of leases that nobody else uses.
+    pub(crate) fn namespace(&self, name: &str) -> Result<Namespace, Failure> {
+        let own = format!("check-{}", self.inner.nonce);
+        lock(&self.inner.namespaces).insert(own.clone());
+        Ok(Namespace::new([own.as_str(), name])?)
+    }
+
+    /// A scope that nobody else uses.
+    pub(crate) fn scope(&self, key: &str) -> Result<Scope, Failure> {
+        Ok(Scope::new(&self.namespace("lease")?, key)?)
+    }
+
+    /// A coordinator of this name, with connections or file handles of its own.
+    pub(crate) async fn coordinator(&self, name: &str) -> Result<Coordinator, Failure> {
+        Ok(Coordinator::builder(self.open().await?).name(name).start()?)
+    }
+
+    /// A coordinator whose store fails as planned.
+    pub(crate) async fn faulty(
+        &self,
+        name: &str,
+    ) -> Result<(Coordinator, Arc<FaultPlan>), Failure> {
+        let plan = FaultPlan::scripted();
+        let backend = Arc::clone(self.open().await?.backend());
+        let faulty = Faulty::new(backend, Arc::clone(&plan), SystemClock::shared());
+        Ok((Coordinator::builder(Store::new(faulty)).name(name).start()?, plan))
+    }
+
+    /// A life for leases that are renewed: short, but long enough for a busy machine.
+    pub(crate) fn life(&self) -> Duration {
+        self.ttl_of(Duration::from_millis(900))
     }
 
     /// A key whose kind could not be drawn here; it is deleted at the end all the same.
@@ -186,6 +240,13 @@ impl Context {
         for key in adopted {
             let _ = timeout(PATIENCE, self.store().delete(&key)).await;
         }
+        let namespaces = lock(&self.inner.namespaces).clone();
+        for kind in [LEASE, WAITER, REMAINS, REVOKED, SLOTS, READERS] {
+            for namespace in &namespaces {
+                let query = Query::new(kind).prefix(namespace);
+                let _ = timeout(PATIENCE, delete_all(self.store(), query)).await;
+            }
+        }
         for kind in kinds {
             match timeout(PATIENCE, delete_kind(self.store(), &kind)).await {
                 Ok(Ok(())) => {}
@@ -215,11 +276,14 @@ async fn open(subject: &Subject) -> Result<Store, Failure> {
 }
 
 pub(crate) async fn delete_kind(store: &Store, kind: &str) -> tenure::Result<()> {
+    delete_all(store, Query::new(kind)).await
+}
+
+async fn delete_all(store: &Store, query: Query) -> tenure::Result<()> {
     let caps = store.capabilities();
     let at_once =
         if caps.multi_object_commits { caps.limits.commit_operations.min(100) } else { 1 };
-    let objects =
-        store.list_all(&Query::new(kind).limit(caps.limits.page_objects.min(100))).await?;
+    let objects = store.list_all(&query.limit(caps.limits.page_objects.min(100))).await?;
     for chunk in objects.chunks(at_once) {
         let commit = chunk
             .iter()

@@ -30,7 +30,8 @@ use tenure::store::Store;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Behaviour, Failure, Opener, Outcome, Subject, WorkerCommand, behaviours, run_one, worker,
+    Behaviour, Failure, Opener, Outcome, SharedTable, Subject, WorkerCommand, behaviours, run_one,
+    run_one_with_sql, sql_behaviours, worker,
 };
 
 /// The argument that makes the test binary a worker.
@@ -42,12 +43,25 @@ pub type OpenSpec = fn(String) -> BoxFuture<'static, tenure::Result<Store>>;
 /// Runs the trials that `build` adds, or serves as a worker process. Takes the arguments of any test
 /// binary: a filter, `--list`, `--test-threads`, ….
 pub fn main(open: OpenSpec, build: impl FnOnce(&mut Trials)) -> ! {
+    start(open, None, build)
+}
+
+/// A table of the user's in the database that the store of a specification lives in.
+pub type OpenTable = fn(String) -> BoxFuture<'static, tenure::Result<SharedTable>>;
+
+/// The same for a store that runs the user's SQL: [`Trials::suite`] then asks for that, too.
+pub fn main_with_sql(open: OpenSpec, table: OpenTable, build: impl FnOnce(&mut Trials)) -> ! {
+    start(open, Some(table), build)
+}
+
+fn start(open: OpenSpec, table: Option<OpenTable>, build: impl FnOnce(&mut Trials)) -> ! {
     let mut args = std::env::args().skip(1);
     if args.next().as_deref() == Some(WORKER) {
-        std::process::exit(serve(open, args.next().unwrap_or_default()));
+        std::process::exit(serve(open, table, args.next().unwrap_or_default()));
     }
     let arguments = Arguments::from_args();
-    let mut trials = Trials { open, trials: Vec::new(), kept: Vec::new(), quiet: arguments.list };
+    let quiet = arguments.list;
+    let mut trials = Trials { open, table, trials: Vec::new(), kept: Vec::new(), quiet };
     build(&mut trials);
     let conclusion = libtest_mimic::run(&arguments, trials.trials);
     // Exiting drops nothing by itself.
@@ -55,11 +69,15 @@ pub fn main(open: OpenSpec, build: impl FnOnce(&mut Trials)) -> ! {
     conclusion.exit()
 }
 
-fn serve(open: OpenSpec, spec: String) -> i32 {
+fn serve(open: OpenSpec, table: Option<OpenTable>, spec: String) -> i32 {
     let served = runtime().and_then(|runtime| {
         runtime.block_on(async {
-            let store = open(spec).await.map_err(std::io::Error::other)?;
-            worker::serve(store).await
+            let store = open(spec.clone()).await.map_err(std::io::Error::other)?;
+            let table = match table {
+                Some(open) => Some(open(spec).await.map_err(std::io::Error::other)?),
+                None => None,
+            };
+            worker::serve_with(store, table).await
         })
     });
     match served {
@@ -75,9 +93,22 @@ fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
+fn spec_worker(spec: String) -> WorkerCommand {
+    // Without a path to itself the binary cannot be started; the error then names it.
+    let program = std::env::current_exe().unwrap_or_else(|_| "current-exe-unknown".into());
+    WorkerCommand { program, args: vec![WORKER.into(), spec.into()] }
+}
+
+/// What [`Trials::subject`] gives, for a trial that makes its specification up while it runs.
+pub fn subject(open: OpenSpec, spec: String) -> Subject {
+    let worker = Some(spec_worker(spec.clone()));
+    Subject { open: Arc::new(move || open(spec.clone())), worker, clock: None }
+}
+
 /// The trials of one test binary.
 pub struct Trials {
     open: OpenSpec,
+    table: Option<OpenTable>,
     trials: Vec<Trial>,
     kept: Vec<Box<dyn Any>>,
     quiet: bool,
@@ -88,9 +119,21 @@ impl Trials {
     /// specification. The store is opened once now, to ask for its capabilities.
     pub fn suite(&mut self, name: &str, spec: String) {
         let worker = Some(self.spec_worker(spec.clone()));
-        let open = self.open;
-        let open: Opener = Arc::new(move || open(spec.clone()));
-        self.suite_with(name, Subject { open, worker, clock: None });
+        let (open, table) = (self.open, self.table);
+        let of = spec.clone();
+        let open: Opener = Arc::new(move || open(of.clone()));
+        let subject = Subject { open, worker, clock: None };
+        self.suite_with(name, subject.clone());
+        let Some(open_table) = table else { return };
+        for behaviour in sql_behaviours() {
+            let (subject, spec) = (subject.clone(), spec.clone());
+            self.add(name, behaviour, move || {
+                trial(async move {
+                    let table = open_table(spec).await?;
+                    passed(run_one_with_sql(&subject, &table, &behaviour).await.outcome)
+                })
+            });
+        }
     }
 
     /// The same for a subject of the caller's making. Its trials share it; those on a manual clock
@@ -134,11 +177,14 @@ impl Trials {
         self.kept.push(Box::new(value));
     }
 
+    /// The store of this specification, with this binary for separate processes on it.
+    pub fn subject(&self, spec: impl Into<String>) -> Subject {
+        subject(self.open, spec.into())
+    }
+
     /// The command that starts this binary as a worker on the store of this specification.
     pub fn spec_worker(&self, spec: impl Into<String>) -> WorkerCommand {
-        // Without a path to itself the binary cannot be started; the error then names it.
-        let program = std::env::current_exe().unwrap_or_else(|_| "current-exe-unknown".into());
-        WorkerCommand { program, args: vec![WORKER.into(), spec.into().into()] }
+        spec_worker(spec.into())
     }
 
     fn add(
@@ -194,7 +240,11 @@ impl std::fmt::Debug for Trials {
 }
 
 async fn behave(subject: Subject, behaviour: Behaviour) -> Result<(), Failure> {
-    match run_one(&subject, &behaviour).await.outcome {
+    passed(run_one(&subject, &behaviour).await.outcome)
+}
+
+fn passed(outcome: Outcome) -> Result<(), Failure> {
+    match outcome {
         Outcome::Passed => Ok(()),
         Outcome::Failed(why) => Err(Failure::new(why)),
         Outcome::NotApplicable(why) => Err(Failure::new(format!("no longer applicable: {why}"))),

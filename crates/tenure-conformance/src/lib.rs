@@ -6,7 +6,7 @@
 //! use at the same time, and deletes what it created.
 //!
 //! [`crash`] goes further: it kills processes in the middle of their commits and looks at what they
-//! left behind.
+//! left behind. [`holders`] kills and freezes processes that hold leases.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -29,18 +29,22 @@
 mod failure;
 mod behaviours;
 mod context;
+mod counting;
 pub mod crash;
 #[cfg(feature = "harness")]
 pub mod harness;
 mod helpers;
+pub mod holders;
 mod linearize;
 mod process;
 mod run;
 mod subject;
 mod together;
+mod user_table;
 pub mod worker;
 
-pub use behaviours::behaviours;
+pub use behaviours::{behaviours, sql_behaviours};
 pub use failure::Failure;
-pub use run::{BEHAVIOUR_TIMEOUT, Outcome, Report, Summary, run_all, run_one};
+pub use run::{BEHAVIOUR_TIMEOUT, Outcome, Report, Summary, run_all, run_one, run_one_with_sql};
 pub use subject::{Behaviour, Needs, Opener, Subject, WorkerCommand};
+pub use user_table::{SharedTable, Then, UserTable};

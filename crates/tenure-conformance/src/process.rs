@@ -31,6 +31,11 @@ impl Worker {
         Ok(Self { child, stdin, lines: BufReader::new(stdout).lines() })
     }
 
+    /// The process, its input and its output apart, for whoever listens all along.
+    pub(crate) fn into_parts(self) -> (Child, ChildStdin, Lines<BufReader<ChildStdout>>) {
+        (self.child, self.stdin, self.lines)
+    }
+
     pub(crate) async fn send(&mut self, at_ms: u64, request: Request) -> Result<(), Failure> {
         let mut line = serde_json::to_string(&Ask { at_ms, request })?;
         line.push('\n');

@@ -6,7 +6,7 @@ use tenure::clock::{Clock, SystemClock};
 use tokio::time::timeout;
 
 use crate::context::Context;
-use crate::{Behaviour, Subject, behaviours};
+use crate::{Behaviour, SharedTable, Subject, behaviours};
 
 /// A behaviour that takes longer than this has failed.
 pub const BEHAVIOUR_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,8 +48,21 @@ pub struct Summary {
 
 /// Runs one behaviour. Panics and hangs are failures; what it created is deleted in any case.
 pub async fn run_one(subject: &Subject, behaviour: &Behaviour) -> Report {
+    run(subject, None, behaviour).await
+}
+
+/// The same for one of [`crate::sql_behaviours`], with a table of the user's beside the store.
+pub async fn run_one_with_sql(
+    subject: &Subject,
+    table: &SharedTable,
+    behaviour: &Behaviour,
+) -> Report {
+    run(subject, Some(table.clone()), behaviour).await
+}
+
+async fn run(subject: &Subject, table: Option<SharedTable>, behaviour: &Behaviour) -> Report {
     let begun = SystemClock.uptime();
-    let outcome = attempt(subject, behaviour).await;
+    let outcome = attempt(subject, table, behaviour).await;
     let took = SystemClock.uptime().saturating_sub(begun);
     Report { name: behaviour.name, about: behaviour.about, outcome, took }
 }
@@ -69,8 +82,8 @@ pub async fn run_all(subject: &Subject, mut on_report: impl FnMut(&Report)) -> S
     summary
 }
 
-async fn attempt(subject: &Subject, behaviour: &Behaviour) -> Outcome {
-    let ctx = match Context::open_new(subject).await {
+async fn attempt(subject: &Subject, table: Option<SharedTable>, behaviour: &Behaviour) -> Outcome {
+    let ctx = match Context::open_with(subject, table).await {
         Ok(ctx) => ctx,
         Err(failure) => return Outcome::Failed(format!("the store does not open: {failure}")),
     };

@@ -104,8 +104,20 @@ pub(crate) mod need {
         demand(caps.history.is_some(), "its watches start now only")
     }
 
+    pub(crate) fn user_sql(caps: &Capabilities, _: &Subject) -> Answer {
+        demand(caps.user_sql, "it runs no SQL of yours")
+    }
+
     pub(crate) fn manual_clock(_: &Capabilities, subject: &Subject) -> Answer {
         demand(subject.clock.is_some(), "its clock cannot be stepped from here")
+    }
+
+    pub(crate) fn real_time(_: &Capabilities, subject: &Subject) -> Answer {
+        demand(subject.clock.is_none(), "renewals need a clock that runs by itself")
+    }
+
+    pub(crate) fn told(caps: &Capabilities, _: &Subject) -> Answer {
+        demand(caps.notifies_all(), "it does not tell everybody of a change")
     }
 
     pub(crate) fn reopens(caps: &Capabilities, _: &Subject) -> Answer {

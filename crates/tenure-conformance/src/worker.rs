@@ -2,8 +2,8 @@
 //! crashes happen between real processes.
 //!
 //! One JSON request a line on standard input, one JSON reply a line on standard output. `spam` is the
-//! exception: it answers with one line for every acknowledged commit until the process is killed. A
-//! worker ends when its input ends, so it never outlives the suite.
+//! exception, and `both`: they answer with one line for every acknowledged commit until the process is
+//! killed; and `hold` tells all it does. A worker ends when its input ends, so it never outlives the suite.
 
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
@@ -13,7 +13,10 @@ use tenure::clock::{Clock, SystemClock};
 use tenure::store::{Commit, CreateOutcome, Expect, Put, Store};
 use tenure::{Error, Key};
 
+use crate::SharedTable;
+use crate::crash::both::Both;
 use crate::crash::script::Spam;
+use crate::holders::holder::Hold;
 
 /// What a worker is asked to do, and when.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +57,8 @@ pub(crate) enum Request {
         times: u64,
     },
     Spam(Spam),
+    Both(Both),
+    Hold(Hold),
 }
 
 /// What a worker answers.
@@ -77,10 +82,21 @@ pub(crate) struct Reply {
 /// # Errors
 /// Only those of standard output: whoever asked is gone.
 pub async fn serve(store: Store) -> io::Result<()> {
+    serve_with(store, None).await
+}
+
+pub(crate) async fn serve_with(store: Store, table: Option<SharedTable>) -> io::Result<()> {
     let mut lines = input_lines();
     while let Some(line) = lines.recv().await {
         let reply = match serde_json::from_str::<Ask>(&line) {
             Ok(Ask { request: Request::Spam(spam), .. }) => return spam.run(&store, say).await,
+            Ok(Ask { request: Request::Both(both), .. }) => match &table {
+                Some(table) => return both.run(&store, table, say).await,
+                None => return say("this worker has no table of the user's"),
+            },
+            Ok(Ask { request: Request::Hold(hold), .. }) => {
+                return hold.run(&store, &mut lines, say).await;
+            }
             Ok(ask) => {
                 wait_until(ask.at_ms).await;
                 answer(&store, ask.request).await.unwrap_or_else(|error| Reply {
@@ -133,7 +149,9 @@ async fn wait_until(at_ms: u64) {
 async fn answer(store: &Store, request: Request) -> tenure::Result<Reply> {
     let mut reply = Reply::default();
     match request {
-        Request::Ready | Request::Spam(_) => reply.won = true,
+        Request::Ready | Request::Spam(_) | Request::Both(_) | Request::Hold(_) => {
+            reply.won = true;
+        }
         Request::Get { kind, id } => {
             if let Some(object) = store.get(&Key::new(kind, id)).await? {
                 reply.value = Some(String::from_utf8_lossy(&object.payload).into_owned());

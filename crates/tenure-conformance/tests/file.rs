@@ -1,4 +1,4 @@
-//! The whole suite on the file store, then two hundred kills.
+//! The whole suite on the file store, killed and frozen holders, then two hundred kills.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure::clock::ManualClock;
 use tenure::store::file::FileStore;
 use tenure_conformance::crash::kill_rounds;
-use tenure_conformance::{Subject, harness};
+use tenure_conformance::{Subject, harness, holders};
 
 const ROUNDS: u32 = 200;
 
@@ -20,6 +20,7 @@ fn main() {
             let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
             trials.suite("file", path("shared"));
             trials.suite_fresh("file-manual", manual);
+            holders::add(trials, "file", path);
             let (spec, worker) = (path("kills"), trials.spec_worker(path("kills")));
             trials.test("file::kills", move || async move {
                 let open = Arc::new(move || {

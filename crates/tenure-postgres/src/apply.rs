@@ -25,6 +25,9 @@ pub(crate) const BY_PLACE: &str = "o.ctid = w.place";
 /// Giving up a name moves a row, so it must be found by its key.
 pub(crate) const BY_KEY: &str = "o.object_type = w.object_type and o.id = w.id";
 
+/// Where the answer of [`write_sql`] has the transaction that wrote.
+pub(crate) const WRITTEN_BY: usize = 2;
+
 /// New rows, changed rows, events and the counter in one statement: it is planned and answered once.
 /// Arrays are unnested side by side in the select list, which streams; as a table function each would
 /// be stored first. Should a changed row not be where it was, the division by zero makes sure that
@@ -52,7 +55,7 @@ pub(crate) fn write_sql(found: &str) -> String {
          update tenure_meta set revision = $42::bigint, clock_last_ms = $43::bigint, \
            clock_offset_ms = $44::bigint, next_expiry_ms = $45::bigint \
          returning case when $46::boolean then pg_notify($47::text, $42::bigint::text) end is null, \
-           1 / ((select count(*) from replaced) = $49::bigint)::integer"
+           1 / ((select count(*) from replaced) = $49::bigint)::integer, pg_current_xact_id()::xid"
     )
 }
 
@@ -72,23 +75,23 @@ fn unnested(columns: &str, first: usize) -> String {
 
 /// Columns of objects, ready to be sent.
 #[derive(Default)]
-struct Columns<'a> {
-    object_type: Vec<&'a str>,
-    id: Vec<&'a str>,
-    name: Vec<Option<&'a str>>,
-    payload: Vec<&'a [u8]>,
-    labels: Vec<Option<String>>,
-    created_at_ms: Vec<i64>,
-    updated_at_ms: Vec<i64>,
-    version: Vec<i64>,
-    revision: Vec<i64>,
-    created_revision: Vec<i64>,
-    token: Vec<i64>,
-    ttl_ms: Vec<Option<i64>>,
+pub(crate) struct Columns<'a> {
+    pub(crate) object_type: Vec<&'a str>,
+    pub(crate) id: Vec<&'a str>,
+    pub(crate) name: Vec<Option<&'a str>>,
+    pub(crate) payload: Vec<&'a [u8]>,
+    pub(crate) labels: Vec<Option<String>>,
+    pub(crate) created_at_ms: Vec<i64>,
+    pub(crate) updated_at_ms: Vec<i64>,
+    pub(crate) version: Vec<i64>,
+    pub(crate) revision: Vec<i64>,
+    pub(crate) created_revision: Vec<i64>,
+    pub(crate) token: Vec<i64>,
+    pub(crate) ttl_ms: Vec<Option<i64>>,
 }
 
 impl<'a> Columns<'a> {
-    fn push(&mut self, object: &'a Arc<Object>) {
+    pub(crate) fn push(&mut self, object: &'a Arc<Object>) {
         self.object_type.push(&object.key.kind);
         self.id.push(&object.key.id);
         self.name.push(object.name.as_deref());
@@ -221,7 +224,7 @@ impl<'a> Writes<'a> {
             && self.told.id.is_empty()
     }
 
-    /// The parameters of [`WRITE`].
+    /// The parameters of [`write_sql`].
     pub(crate) fn parameters<'p>(
         &'p self,
         head: &'p Head,

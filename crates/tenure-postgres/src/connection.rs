@@ -19,6 +19,8 @@ use crate::{BACKEND, Options};
 pub(crate) enum Role {
     /// Holds the commit lock for a moment.
     Commit,
+    /// Runs the caller's SQL first, then commits.
+    Guest,
     /// Locks the rows it touches.
     Touch,
     /// Reads only.
@@ -35,6 +37,7 @@ impl Role {
     fn name(self) -> &'static str {
         match self {
             Self::Commit => "tenure commit",
+            Self::Guest => "tenure guest",
             Self::Touch => "tenure touch",
             Self::Read => "tenure read",
             Self::Listen => "tenure listen",
@@ -43,6 +46,11 @@ impl Role {
         }
     }
 }
+
+/// Our statements find rows by key, a few or thousands. A plan made while the table was small would
+/// scan it for ever after, and planning anew each time costs more than running.
+pub(crate) const PLANNING: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
+     set enable_hashjoin = off; set enable_mergejoin = off; set jit = off;";
 
 /// Knows where the server is and how to greet it.
 pub(crate) struct Connector {
@@ -122,12 +130,7 @@ impl Connector {
             sql.push_str(&format!("set search_path = {};", quoted(schema)));
         }
         let reply_ms = self.options.reply_timeout.as_millis();
-        // Our statements find rows by key, a few or thousands. A plan made while the table was small
-        // would scan it for ever after, and planning anew each time costs more than running.
-        sql.push_str(
-            "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
-             set enable_hashjoin = off; set enable_mergejoin = off; set jit = off;",
-        );
+        sql.push_str(PLANNING);
         match role {
             // A process that freezes while it holds the commit lock is cut off, so that it stops
             // nobody else for long.
@@ -143,7 +146,8 @@ impl Connector {
                 "set lock_timeout = '5s'; set statement_timeout = '30s'; \
                  set synchronous_commit = 'off';",
             ),
-            Role::Listen | Role::Migrate => {}
+            // A guest's settings are made anew for each transaction.
+            Role::Guest | Role::Listen | Role::Migrate => {}
         }
         sql
     }

@@ -8,12 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::store::decide::Step;
 use tenure::store::{Commit, Committed};
 use tenure::{Error, Key, Result};
 
 use crate::BACKEND;
-use crate::connection::Session;
+use crate::connection::{Role, Session};
 use crate::error::commit_unanswered;
+use crate::known::{Known, Left};
 use crate::queue::{Most, Waiting};
 use crate::shared::Shared;
 use crate::transaction::{Broken, Outcome, Statements, Transaction, connect};
@@ -41,7 +43,7 @@ pub(crate) type Job = Waiting<Work, Result<Committed>>;
 /// One worker with its own session.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
-    session: Option<(Session, Statements)>,
+    session: Option<(Session, Statements, Known)>,
 }
 
 impl Committer {
@@ -60,10 +62,11 @@ impl Committer {
     async fn work_off(&mut self, jobs: Vec<Job>) {
         match self.attempt(&jobs).await {
             Ok(outcome) => {
-                self.shared.pump.committed(&outcome.batches);
+                self.shared.pump.committed(&outcome.steps);
                 for (job, answer) in jobs.into_iter().zip(outcome.answers) {
                     job.answer(answer);
                 }
+                self.learn(&outcome.steps, outcome.left);
             }
             Err(Broken::Before(failure)) if jobs.len() > 1 && failure.blames_request => {
                 // One request may have spoilt it for all; alone, each gets its own answer.
@@ -98,7 +101,8 @@ impl Committer {
         let jobs = vec![job];
         let (answer, at_fault) = match self.attempt(&jobs).await {
             Ok(mut outcome) => {
-                self.shared.pump.committed(&outcome.batches);
+                self.shared.pump.committed(&outcome.steps);
+                self.learn(&outcome.steps, outcome.left);
                 let answer = outcome.answers.pop();
                 (answer.unwrap_or_else(|| Err(commit_unanswered("no answer"))), false)
             }
@@ -130,17 +134,31 @@ impl Committer {
         unreachable!("the loop ends by returning")
     }
 
+    /// Done when nobody waits for it any more.
+    fn learn(&mut self, steps: &[Step], left: Option<Left>) {
+        if let (Some((_, _, known)), Some(left)) = (&mut self.session, left) {
+            known.learn(steps, left);
+        }
+    }
+
     async fn once(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
-        let (session, statements) = match self.session.take() {
+        let (session, statements, mut known) = match self.session.take() {
             Some(ready) if !ready.0.client.is_closed() => ready,
-            _ => connect(&self.shared).await?,
+            _ => {
+                let (session, statements) = connect(&self.shared, Role::Commit).await?;
+                (session, statements, Known::default())
+            }
         };
         let (shared, client) = (&self.shared, &session.client);
-        let transaction = Transaction { shared, client, statements: &statements };
-        let outcome = transaction.run(jobs).await;
-        if outcome.is_ok() {
-            self.session = Some((session, statements));
-        }
-        outcome
+        let transaction = Transaction { shared, client, statements: &statements, joins: false };
+        let outcome = match transaction.run_quickly(jobs, &mut known).await? {
+            Some(outcome) => outcome,
+            None => {
+                let works: Vec<_> = jobs.iter().map(|job| &job.request).collect();
+                transaction.run(&works, &mut known).await?
+            }
+        };
+        self.session = Some((session, statements, known));
+        Ok(outcome)
     }
 }

@@ -15,24 +15,32 @@
 //! to them in `tenure_events`, and the counter in `tenure_meta`; connecting makes these tables, or
 //! adopts a table `objects` from before revisions existed.
 //!
+//! A commit can run SQL of your own in its transaction: see [`sql()`].
+//!
 //! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
-//! write, commit) → `pump` tells the watchers.
+//! write, commit) → `pump` tells the watchers. One that
+//! carries SQL goes by `guest` instead of `queue` and `group`.
 
 mod apply;
+mod concerned;
 mod connection;
 mod error;
 mod group;
+mod guest;
 mod history;
 mod home;
+mod known;
 mod list;
 mod migrate;
 mod options;
 mod overlay;
 mod pump;
 mod queue;
+mod quick;
 mod read;
 mod row;
 mod shared;
+mod sql;
 mod sweep;
 mod tid;
 mod time;
@@ -53,9 +61,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use options::Options;
+pub use sql::{SqlError, SqlFuture, sql};
+/// The very driver that the store uses, for the closures of [`sql()`].
+pub use tokio_postgres;
 
 use connection::Connector;
 use group::{Committer, Work};
+use guest::Guests;
 use pump::Pump;
 use queue::Queue;
 use read::Readers;
@@ -111,6 +123,7 @@ impl PostgresStore {
             channel: opened.channel,
             commits: Queue::new(),
             touches: Queue::new(),
+            guests: Guests::new(),
             pump: Pump::default(),
             stopping: watch::channel(false).0,
             connector,
@@ -154,7 +167,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
-        user_sql: false,
+        user_sql: true,
         history: Some(Options::new().history),
         notifies: Notifies::Everywhere,
         expiry_clock: ExpiryClock::Database,
@@ -187,6 +200,9 @@ impl Backend for PostgresStore {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
+        if !commit.attachments.is_empty() {
+            return guest::commit(&self.handle.shared, commit).await;
+        }
         let bytes = commit.size();
         self.handle.shared.commits.ask(Work::Commit(commit), bytes).await?
     }
@@ -214,6 +230,7 @@ impl Backend for PostgresStore {
         let shared = &self.handle.shared;
         shared.commits.close();
         shared.touches.close();
+        shared.guests.close().await;
         shared.stopping.send_replace(true);
         let workers = std::mem::take(
             &mut *self.handle.workers.lock().unwrap_or_else(PoisonError::into_inner),

@@ -22,6 +22,7 @@ pub struct Options {
     pub(crate) sweep_interval: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
+    pub(crate) sql_timeout: Duration,
     pub(crate) clock: SharedClock,
 }
 
@@ -37,6 +38,7 @@ impl Options {
             sweep_interval: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
             reply_timeout: Duration::from_secs(8),
+            sql_timeout: Duration::from_secs(5),
             clock: SystemClock::shared(),
         }
     }
@@ -96,6 +98,14 @@ impl Options {
     #[must_use]
     pub fn reply_timeout(mut self, timeout: Duration) -> Self {
         self.reply_timeout = timeout;
+        self
+    }
+
+    /// How long the SQL attached to one commit may take (5 seconds), waiting for locks included. What
+    /// takes longer is rolled back, and its commit is [`tenure::Error::Unavailable`].
+    #[must_use]
+    pub fn sql_timeout(mut self, timeout: Duration) -> Self {
+        self.sql_timeout = timeout;
         self
     }
 

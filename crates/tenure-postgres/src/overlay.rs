@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tenure::store::decide::{Change, Row, Step, View};
+use tenure::store::decide::{Change, Now, Row, Step, View, decide};
+use tenure::store::{Commit, Committed};
 use tenure::{Key, Result};
 
 use crate::tid::Tid;
@@ -56,6 +57,27 @@ impl Overlay {
         keys.iter().filter_map(|key| self.rows.get(key)?.now.clone()).collect()
     }
 
+    /// Decides a commit against what those before it left, and lays it over if it applies. `head` is
+    /// the last revision drawn.
+    pub(crate) fn commit(
+        &mut self,
+        commit: &Commit,
+        now: Now,
+        head: &mut u64,
+        steps: &mut Vec<Step>,
+    ) -> Result<Committed> {
+        let decision = decide(self, commit, now, *head)?;
+        for step in decision.steps {
+            *head = step.revision;
+            self.apply(&step);
+            steps.push(step);
+        }
+        for (key, expires_at_ms) in decision.refreshed {
+            self.extend(&key, expires_at_ms);
+        }
+        Ok(decision.committed)
+    }
+
     /// Lays a step over.
     pub(crate) fn apply(&mut self, step: &Step) {
         // All that goes, names included, goes first: objects may trade names within a commit.
@@ -81,7 +103,7 @@ impl Overlay {
     }
 
     /// Gives a row a new expiry and nothing else.
-    pub(crate) fn extend(&mut self, key: &Key, expires_at_ms: i64) {
+    fn extend(&mut self, key: &Key, expires_at_ms: i64) {
         if let Some(mut row) = self.rows.get(key).and_then(|slot| slot.now.clone()) {
             row.expires_at_ms = Some(expires_at_ms);
             self.set(key, Some(row));
@@ -139,8 +161,7 @@ impl View for Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure::store::decide::{Now, decide};
-    use tenure::store::{Commit, Expect, Put};
+    use tenure::store::{Expect, Put};
 
     const NOW: Now = Now { store_ms: 1_000, wall_ms: 0 };
 
@@ -149,12 +170,7 @@ mod tests {
     }
 
     fn commit(overlay: &mut Overlay, head: &mut u64, commit: impl Into<Commit>) -> Result<()> {
-        let decision = decide(overlay, &commit.into(), NOW, *head)?;
-        for step in &decision.steps {
-            overlay.apply(step);
-            *head = step.revision;
-        }
-        Ok(())
+        overlay.commit(&commit.into(), NOW, head, &mut Vec::new()).map(|_| ())
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
-use tenure::store::{Batch, Feed, FeedLimits, Watch, WatchRequest};
+use tenure::store::decide::Step;
+use tenure::store::{Feed, FeedLimits, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::{Notify, mpsc};
 use tokio_postgres::Notification;
@@ -48,10 +49,10 @@ impl Pump {
 
     /// Takes what this process has just committed. If it is next in line watchers get it at once,
     /// otherwise the task reads it with what came before.
-    pub(crate) fn committed(&self, batches: &[Arc<Batch>]) {
-        let (Some(first), Some((feed, _))) = (batches.first(), self.current()) else { return };
+    pub(crate) fn committed(&self, steps: &[Step]) {
+        let (Some(first), Some((feed, _))) = (steps.first(), self.current()) else { return };
         if feed.head() + 1 == first.revision {
-            feed.publish(batches.iter().cloned());
+            feed.publish(steps.iter().map(Step::batch));
         } else {
             self.bell.notify_one();
         }

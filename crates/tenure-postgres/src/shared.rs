@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::BACKEND;
 use crate::connection::Connector;
 use crate::group::Work;
+use crate::guest::Guests;
 use crate::pump::Pump;
 use crate::queue::Queue;
 use crate::read::Readers;
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) time: Timekeeper,
     pub(crate) commits: Queue<Work, Result<Committed>>,
     pub(crate) touches: TouchQueue,
+    pub(crate) guests: Guests,
     pub(crate) readers: Readers,
     pub(crate) pump: Pump,
     /// True once background work should end.

@@ -1,4 +1,5 @@
-//! A row's place in its table, by which a locked row is found again without an index.
+//! A row's place in its table, by which a locked row is found again without an index, and the
+//! transaction that put it there, by which a row that is not locked is told from a later one.
 
 use std::error::Error;
 
@@ -32,6 +33,28 @@ impl ToSql for Tid {
     to_sql_checked!();
 }
 
+/// The number of a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Xid(u32);
+
+impl<'a> FromSql<'a> for Xid {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(u32::from_be_bytes(*<&[u8; 4]>::try_from(raw)?)))
+    }
+
+    accepts!(XID);
+}
+
+impl ToSql for Xid {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.put_u32(self.0);
+        Ok(IsNull::No)
+    }
+
+    accepts!(XID);
+    to_sql_checked!();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +67,9 @@ mod tests {
         tid.to_sql(&Type::TID, &mut out).unwrap();
         assert_eq!(out.as_ref(), raw);
         assert!(Tid::from_sql(&Type::TID, &raw[1..]).is_err());
+        let xid = Xid::from_sql(&Type::XID, &raw[..4]).unwrap();
+        let mut out = BytesMut::new();
+        xid.to_sql(&Type::XID, &mut out).unwrap();
+        assert_eq!(out.as_ref(), &raw[..4]);
     }
 }

@@ -122,6 +122,13 @@ impl Timekeeper {
         self.clock.uptime()
     }
 
+    /// The least that the store's time can be by now, as far as this process remembers.
+    pub(crate) fn at_least(&self) -> Option<i64> {
+        let now = self.clock.uptime();
+        let evidence = *self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
+        evidence.map(|evidence| evidence.bounds(now, now).0)
+    }
+
     /// Judges an answer that has just been received, and remembers it.
     pub(crate) fn received(&self, sent: Duration, sample: Sample) -> Reading {
         let received = self.clock.uptime();

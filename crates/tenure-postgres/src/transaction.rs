@@ -8,21 +8,23 @@
 //! Rows with a time to live are locked as well, because a touch does not take the counter. All others
 //! change under the counter only.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use futures::future::{try_join, try_join_all};
-use tenure::store::decide::{Now, Step, decide, decide_sweep};
-use tenure::store::{Batch, Committed, Put, Write, check_writer};
-use tenure::{Error, Key, Result};
+use tenure::store::decide::{Now, Step, decide_sweep};
+use tenure::store::{Committed, check_writer};
+use tenure::{Error, Result};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 
 use crate::BACKEND;
-use crate::apply::{BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, REMOVE, Writes, write_sql};
+use crate::apply::{
+    BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, REMOVE, WRITTEN_BY, Writes, write_sql,
+};
+use crate::concerned::Concerned;
 use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused};
-use crate::group::{Job, Work};
+use crate::group::Work;
+use crate::known::{Known, Left};
 use crate::overlay::Overlay;
+use crate::quick::quick_sql;
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::time::{Reading, Sample, WALL_MS};
@@ -38,6 +40,7 @@ pub(crate) struct Statements {
     free_names: Statement,
     write: Statement,
     write_by_key: Statement,
+    pub(crate) quick: Statement,
 }
 
 /// Where a group broke.
@@ -69,12 +72,14 @@ impl From<Error> for Broken {
 /// What a group came to.
 pub(crate) struct Outcome {
     pub(crate) answers: Vec<Result<Committed>>,
-    pub(crate) batches: Vec<Arc<Batch>>,
+    pub(crate) steps: Vec<Step>,
+    /// How the counter row was left, if it was written.
+    pub(crate) left: Option<Left>,
 }
 
 /// Opens a session and prepares its statements.
-pub(crate) async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
-    let session = shared.connector.open(Role::Commit).await.map_err(|error| {
+pub(crate) async fn connect(shared: &Shared, role: Role) -> Result<(Session, Statements), Failure> {
+    let session = shared.connector.open(role).await.map_err(|error| {
         let transient = matches!(error, Error::Unavailable { .. });
         Failure { error, transient, blames_request: false }
     })?;
@@ -99,15 +104,17 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
          join objects o on o.object_type = k.object_type and o.name = k.name \
          where o.name is not null order by o.object_type, o.id for no key update of o"
     );
-    let lock = "select min_writer, revision, clock_offset_ms, clock_last_ms, next_expiry_ms \
+    let lock = "select min_writer, revision, clock_offset_ms, clock_last_ms, next_expiry_ms, xmin \
                 from tenure_meta for update";
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
-    let (write, by_key) = (write_sql(BY_PLACE), write_sql(BY_KEY));
-    let texts = [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key];
+    let [write, by_key] = [BY_PLACE, BY_KEY].map(write_sql);
+    let quick = quick_sql();
+    let texts =
+        [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key, &quick];
     let prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?;
-    let Ok([lock, rows, locked_rows, named, clock, remove, free_names, write, write_by_key]) =
-        <[Statement; 9]>::try_from(prepared)
+    let Ok([lock, rows, locked_rows, named, clock, remove, free_names, write, write_by_key, quick]) =
+        <[Statement; 10]>::try_from(prepared)
     else {
         return Err(Error::unavailable(BACKEND, "statements went missing").into());
     };
@@ -121,6 +128,7 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
         free_names,
         write,
         write_by_key,
+        quick,
     })
 }
 
@@ -129,6 +137,9 @@ pub(crate) struct Transaction<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) client: &'a Client,
     pub(crate) statements: &'a Statements,
+    /// The transaction is open and holds SQL of the caller's, for the only commit of the group: it
+    /// ends as that commit does, even if nothing else is written.
+    pub(crate) joins: bool,
 }
 
 /// The counter row as it was locked.
@@ -141,9 +152,9 @@ struct Locked {
 
 impl Transaction<'_> {
     /// Runs a group: every request gets its own answer.
-    pub(crate) async fn run(&self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    pub(crate) async fn run(&self, jobs: &[&Work], known: &mut Known) -> Result<Outcome, Broken> {
         let patience = self.shared.connector.options.reply_timeout;
-        let load = tokio::time::timeout(patience, self.load(jobs));
+        let load = tokio::time::timeout(patience, self.load(jobs, known));
         let (locked, mut overlay, reading) =
             load.await.map_err(|_| Failure::timeout("a commit", patience))??;
 
@@ -153,20 +164,9 @@ impl Transaction<'_> {
         let mut next_expiry_ms = locked.next_expiry_ms;
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
-            match &job.request {
+            match job {
                 Work::Commit(commit) => {
-                    let decision = decide(&mut overlay, commit, now, head);
-                    answers.push(decision.map(|decision| {
-                        for step in decision.steps {
-                            head = step.revision;
-                            overlay.apply(&step);
-                            steps.push(step);
-                        }
-                        for (key, expires_at_ms) in decision.refreshed {
-                            overlay.extend(&key, expires_at_ms);
-                        }
-                        decision.committed
-                    }));
+                    answers.push(overlay.commit(commit, now, &mut head, &mut steps));
                 }
                 Work::Sweep { keys, claimed_ms, next_expiry_ms: next } => {
                     let rows = overlay.rows(keys);
@@ -188,20 +188,24 @@ impl Transaction<'_> {
                 }
             }
         }
-        self.write(&locked, reading, &overlay, &steps, next_expiry_ms, &answers).await?;
-        Ok(Outcome { answers, batches: steps.iter().map(Step::batch).collect() })
+        let left = self.write(&locked, reading, &overlay, &steps, next_expiry_ms, &answers).await?;
+        Ok(Outcome { answers, steps, left })
     }
 
     /// The first exchange: begin, lock the counter, read the rows, look at the clock.
-    async fn load(&self, jobs: &[Job]) -> Result<(Locked, Overlay, Reading), Broken> {
+    async fn load(
+        &self,
+        jobs: &[&Work],
+        known: &mut Known,
+    ) -> Result<(Locked, Overlay, Reading), Broken> {
         let concerned = Concerned::by(jobs);
-        let (mortal, other) = (columns(&concerned.mortal), columns(&concerned.other));
-        let names = columns(&concerned.names);
+        let (mortal, other) = (concerned.mortal(), concerned.other());
+        let names = concerned.names();
         let Statements { lock, rows, locked_rows, named, clock, .. } = self.statements;
         let sent = self.shared.time.sent();
         // Polled together, they travel together.
         let ((), (locked, (mortal, (other, (named, clock))))) = try_join(
-            self.client.batch_execute("begin"),
+            self.begin(),
             try_join(
                 self.client.query_one(lock, &[]),
                 try_join(
@@ -216,6 +220,7 @@ impl Transaction<'_> {
         .await?;
 
         check_writer(BACKEND, u32::try_from(locked.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
+        known.found(unsigned(locked.get(1)), locked.get(5));
         let locked = Locked {
             revision: unsigned(locked.get(1)),
             offset_ms: locked.get(2),
@@ -249,6 +254,13 @@ impl Transaction<'_> {
         Ok((locked, overlay, self.shared.time.received(sent, sample)))
     }
 
+    async fn begin(&self) -> Result<(), tokio_postgres::Error> {
+        if self.joins {
+            return Ok(());
+        }
+        self.client.batch_execute("begin").await
+    }
+
     async fn rows(
         &self,
         statement: &Statement,
@@ -260,7 +272,7 @@ impl Transaction<'_> {
         self.client.query(statement, &keys.parameters()).await
     }
 
-    /// The second exchange: write, commit.
+    /// The second exchange: write, commit. Tells how the counter row was left, if it was written.
     async fn write(
         &self,
         locked: &Locked,
@@ -269,17 +281,24 @@ impl Transaction<'_> {
         steps: &[Step],
         next_expiry_ms: i64,
         answers: &[Result<Committed>],
-    ) -> Result<(), Broken> {
+    ) -> Result<Option<Left>, Broken> {
         let client = self.client;
         let writes = Writes::new(overlay, steps);
         let next_expiry_ms = writes
             .earliest_expiry()
             .map_or(next_expiry_ms, |earliest| lowered(earliest).min(next_expiry_ms));
         let patience = self.shared.connector.options.reply_timeout;
-        if writes.is_empty() && next_expiry_ms == locked.next_expiry_ms && !reading.stepped {
+        let idle = match self.joins {
+            true => answers.iter().all(Result::is_err),
+            false => {
+                writes.is_empty() && next_expiry_ms == locked.next_expiry_ms && !reading.stepped
+            }
+        };
+        if idle {
             // Nothing to write: all were refused or found things as they should be.
             let ended = tokio::time::timeout(patience, client.batch_execute("rollback")).await;
-            return Ok(ended.map_err(|_| Failure::timeout("a commit", patience))??);
+            ended.map_err(|_| Failure::timeout("a commit", patience))??;
+            return Ok(None);
         }
         let head = Head {
             revision: steps.last().map_or(signed(locked.revision), |step| signed(step.revision)),
@@ -303,12 +322,14 @@ impl Transaction<'_> {
             }
             client.execute(free_names, &writes.renamed.parameters()).await
         };
-        let write = try_join(removed, try_join(freed, client.query(statement, &parameters)));
+        let write = try_join(removed, try_join(freed, client.query_one(statement, &parameters)));
         // A statement that fails turns the COMMIT behind it into a rollback.
         let both = futures::future::join(write, client.batch_execute("commit"));
         let changed = || answers.iter().map(|answer| answer.is_ok()).collect();
         match tokio::time::timeout(patience, both).await {
-            Ok((Ok(_), Ok(()))) => Ok(()),
+            Ok((Ok((_, (_, answer))), Ok(()))) => {
+                Ok(Some(Left { head, by: answer.get(WRITTEN_BY) }))
+            }
             Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
             Ok((_, Err(error))) if commit_refused(&error) => Err(error.into()),
             Ok((Err(error), _) | (_, Err(error))) => {
@@ -326,53 +347,4 @@ impl Transaction<'_> {
 /// tell whether its claim still stands.
 fn lowered(expires_at_ms: i64) -> i64 {
     expires_at_ms & !1
-}
-
-type Pair<'a> = (&'a str, &'a str);
-
-/// What a group is about, each once and in order.
-#[derive(Default)]
-struct Concerned<'a> {
-    /// Keys of rows that probably have a time to live.
-    mortal: BTreeSet<Pair<'a>>,
-    /// All other keys.
-    other: BTreeSet<Pair<'a>>,
-    /// Kinds and names that are claimed.
-    names: BTreeSet<Pair<'a>>,
-}
-
-impl<'a> Concerned<'a> {
-    fn by(jobs: &'a [Job]) -> Self {
-        let mut concerned = Self::default();
-        let pair = |key: &'a Key| (key.kind.as_str(), key.id.as_str());
-        for job in jobs {
-            match &job.request {
-                Work::Commit(commit) => {
-                    // Checks and deletes are mostly about leases.
-                    concerned.mortal.extend(commit.checks.iter().map(|check| pair(&check.key)));
-                    for write in &commit.writes {
-                        match write {
-                            Write::Put(Put { key, ttl: None, .. }) => {
-                                concerned.other.insert(pair(key))
-                            }
-                            write => concerned.mortal.insert(pair(write.key())),
-                        };
-                        if let Write::Put(Put { key, name: Some(name), .. }) = write {
-                            concerned.names.insert((&key.kind, name));
-                        }
-                    }
-                }
-                Work::Sweep { keys, .. } => concerned.mortal.extend(keys.iter().map(pair)),
-                Work::Record { .. } => {}
-            }
-        }
-        concerned.other.retain(|pair| !concerned.mortal.contains(pair));
-        concerned
-    }
-}
-
-fn columns<'a>(pairs: &BTreeSet<Pair<'a>>) -> Keys<'a> {
-    let mut columns = Keys::default();
-    pairs.iter().for_each(|(kind, second)| columns.push(kind, second));
-    columns
 }

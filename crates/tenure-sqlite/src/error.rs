@@ -30,13 +30,18 @@ pub(crate) fn definite(error: rusqlite::Error) -> Error {
     }
 }
 
-/// An error of the commit itself. Out of space and contention are certain; whether a failed flush
-/// left the transaction behind is not.
+/// An error of the commit itself. Out of space, contention and violated constraints are certain;
+/// whether a failed flush left the transaction behind is not.
 pub(crate) fn of_commit(error: rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             definite(error)
         }
+        // SQLite looks at deferred foreign keys first, and commits nothing if one is violated.
+        Some(ErrorCode::ConstraintViolation) => Error::invalid(
+            "commit",
+            format!("{error}: a deferred constraint of a table of your own is violated"),
+        ),
         _ => Error::unknown(BACKEND, format!("the commit could not be flushed: {error}")),
     }
 }

@@ -5,6 +5,7 @@
 //! - Several processes may open the same file. They see each other's commits at once, and their
 //!   watchers are told by the kernel.
 //! - Expiry goes by the host's uptime, never by its wall clock.
+//! - A commit can run SQL of your own in its transaction: see [`sql()`].
 //! - A database made with the documents' older table is taken over when it is opened.
 //!
 //! ```
@@ -23,11 +24,15 @@
 
 mod apply;
 mod error;
+mod group;
+mod guard;
 mod options;
 mod pump;
+mod queue;
 mod read;
 mod rows;
 mod schema;
+mod sql;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -46,8 +51,11 @@ use tenure::{Error, Key, Limits, Object, Result};
 use error::{BACKEND, definite};
 pub use options::Options;
 use pump::Pump;
+use queue::WriterHandle;
 use read::Readers;
-use writer::WriterHandle;
+/// The very SQLite that the store uses, for the closures of [`sql()`].
+pub use rusqlite;
+pub use sql::{SqlError, sql};
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -78,14 +86,12 @@ impl SqliteStore {
         let time = schema::prepare(&mut conn, &options)?;
         let feed = Arc::new(OnceLock::new());
         let writer = writer::spawn(conn, time.clone(), Arc::clone(&feed), &options)?;
-        let mut log = options.path.clone().into_os_string();
-        log.push("-wal");
         Ok(Self {
             capabilities: Capabilities { history: Some(options.history), ..capabilities() },
             writer: Arc::new(writer),
             feed,
             following: Mutex::new(None),
-            log: log.into(),
+            log: options.log(),
             poll_every: options.poll_every,
             readers: Readers::new(options, time),
         })
@@ -127,7 +133,7 @@ pub fn capabilities() -> Capabilities {
         labels: true,
         ttl: Some(Ttl { min: Duration::from_millis(1), granularity: Duration::from_millis(1) }),
         touch_keeps_revision: true,
-        user_sql: false,
+        user_sql: true,
         history: Some(Duration::from_secs(600)),
         notifies: Notifies::Host,
         expiry_clock: ExpiryClock::Host,

@@ -18,6 +18,7 @@ pub struct Options {
     pub(crate) history_events: u64,
     pub(crate) busy_timeout: Duration,
     pub(crate) poll_every: Duration,
+    pub(crate) sql_timeout: Duration,
     pub(crate) max_bytes: Option<u64>,
     pub(crate) allow_network_filesystem: bool,
 }
@@ -33,6 +34,7 @@ impl Options {
             history_events: 100_000,
             busy_timeout: Duration::from_secs(5),
             poll_every: Duration::from_secs(1),
+            sql_timeout: Duration::from_secs(5),
             max_bytes: None,
             allow_network_filesystem: false,
         }
@@ -66,6 +68,14 @@ impl Options {
         self
     }
 
+    /// How long the SQL attached to one commit may take (5 seconds): it holds up every writer of the
+    /// file. What takes longer is rolled back, and its commit is [`tenure::Error::Unavailable`].
+    #[must_use]
+    pub fn sql_timeout(mut self, timeout: Duration) -> Self {
+        self.sql_timeout = timeout;
+        self
+    }
+
     /// Lets the file grow to this size and no further; a commit beyond is [`tenure::Error::Full`].
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
@@ -79,6 +89,13 @@ impl Options {
     pub fn allow_network_filesystem(mut self) -> Self {
         self.allow_network_filesystem = true;
         self
+    }
+
+    /// The write-ahead log beside the file.
+    pub(crate) fn log(&self) -> PathBuf {
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        log.into()
     }
 
     /// Opens the store, creating or migrating the file where needed.

@@ -12,8 +12,9 @@ use tenure::store::{Event, Feed};
 use tenure::{Error, Result};
 
 use crate::error::BACKEND;
+use crate::queue::WriterHandle;
 use crate::read::{Readers, batches_after};
-use crate::writer::{WriterHandle, revision};
+use crate::writer::revision;
 
 /// Batches read at a time.
 const CHUNK: usize = 1_024;

@@ -1,11 +1,15 @@
 //! The suite: every behaviour, by subject.
 
+mod blocked;
 mod cas;
 mod commits;
 mod faults;
 mod fenced;
+mod gates;
 mod helping;
+mod hooked;
 mod labels;
+mod leases;
 mod limits;
 mod linearizable;
 mod listing;
@@ -14,9 +18,14 @@ mod objects;
 mod processes;
 mod races;
 mod reopening;
+mod sharing;
+mod slots;
+mod tenures;
 mod touch;
 mod ttl;
 mod unchanged;
+mod user_sql;
+mod waiting;
 mod watching;
 mod writers;
 
@@ -33,6 +42,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         listing::all(),
         limits::all(),
         commits::all(),
+        user_sql::everywhere(),
         fenced::all(),
         ttl::all(),
         touch::all(),
@@ -44,8 +54,22 @@ pub fn behaviours() -> Vec<Behaviour> {
         linearizable::all(),
         reopening::all(),
         processes::all(),
+        leases::all(),
+        tenures::all(),
+        blocked::all(),
+        waiting::all(),
+        slots::all(),
+        sharing::all(),
+        hooked::all(),
+        gates::all(),
     ];
     groups.into_iter().flatten().collect()
+}
+
+/// The behaviours of stores that run the user's own SQL in a commit. They need a table of the user's,
+/// so only tests that bring one can run them, with [`crate::run_one_with_sql`].
+pub fn sql_behaviours() -> Vec<Behaviour> {
+    user_sql::all().into_iter().chain(hooked::with_sql()).collect()
 }
 
 #[cfg(test)]
@@ -55,7 +79,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_sentences() {
-        let all = behaviours();
+        let mut all = behaviours();
+        all.extend(sql_behaviours());
         let names: BTreeSet<_> = all.iter().map(|behaviour| behaviour.name).collect();
         assert_eq!(names.len(), all.len());
         assert!(names.iter().all(|name| name.contains('_')));

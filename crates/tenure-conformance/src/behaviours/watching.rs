@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure::random::{SeededRandom, below};
 use tenure::store::{Batch, Cause, Commit, Event, Expect, Put, Query, Store, WatchRequest};
@@ -66,6 +67,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             a_filtered_commit_stays_one_batch,
             [multi],
             "a watcher of one kind gets its part of a commit, whole"
+        ),
+        behaviour!(
+            another_handles_commit_is_told_at_once,
+            [real_time, told],
+            "not only when somebody looks: a lone commit on an idle store"
         ),
     ]
 }
@@ -366,5 +372,24 @@ async fn a_filtered_commit_stays_one_batch(ctx: Context) -> Result<(), Failure> 
     ensure_eq!(Some(batch.revision), revision);
     let told: Vec<_> = batch.events.iter().map(|event| event.key().id.as_str()).collect();
     ensure_eq!(told, ["1", "2"]);
+    Ok(())
+}
+
+async fn another_handles_commit_is_told_at_once(ctx: Context) -> Result<(), Failure> {
+    let (here, there) = (ctx.open().await?, ctx.open().await?);
+    let key = ctx.key("lone");
+    let mut watch = here.watch(&WatchRequest::kind(&key.kind)).await?;
+    let mut delays = Vec::new();
+    for n in 0..15 {
+        // Idle in between, so that no other commit carries the news along.
+        ctx.pass(Duration::from_millis(30)).await;
+        put(&there, Put::new(key.clone(), n.to_string())).await?;
+        let committed = ctx.uptime();
+        next(&mut watch).await?;
+        delays.push(ctx.uptime() - committed);
+    }
+    delays.sort();
+    // Far above what it takes on a busy machine, far below any poll.
+    ensure!(delays[7] < Duration::from_millis(150), "told after {:?} (median)", delays[7]);
     Ok(())
 }

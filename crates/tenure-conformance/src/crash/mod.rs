@@ -4,6 +4,7 @@
 //! moment, opens the store afresh and looks at what they left: nothing acknowledged is lost, nothing
 //! is half done, revisions go on rising, and the history tells exactly what happened.
 
+pub(crate) mod both;
 pub(crate) mod script;
 mod verify;
 

@@ -131,11 +131,24 @@ create table tenure_events (
     tokens bigint[] not null,
     ttl_ms bigint[] not null
 );
--- Written once, read hardly ever: compressing it would cost more than it saves.
+-- Written once, read hardly ever: compressing any of it would cost more than it saves, and so would
+-- moving more of it out of the row than has to be.
 alter table tenure_events
-    alter column payloads set storage external,
+    alter column revisions set storage external,
+    alter column causes set storage external,
+    alter column object_types set storage external,
     alter column ids set storage external,
-    alter column object_types set storage external;
+    alter column names set storage external,
+    alter column payloads set storage external,
+    alter column labels set storage external,
+    alter column created_at_ms set storage external,
+    alter column updated_at_ms set storage external,
+    alter column resource_versions set storage external,
+    alter column object_revisions set storage external,
+    alter column created_revisions set storage external,
+    alter column tokens set storage external,
+    alter column ttl_ms set storage external,
+    set (toast_tuple_target = 8160);
 
 create view tenure_history as
 select e.revision, e.cause, e.object_type, e.id, e.name, e.resource_version, e.payload, e.labels,

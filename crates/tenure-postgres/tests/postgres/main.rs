@@ -4,8 +4,12 @@ mod clock;
 mod common;
 mod connect;
 mod groups;
+mod holders;
+mod known;
 mod migration;
 mod outage;
+mod sql;
+mod table;
 
 use common::{HAMMER, Server, connect};
 
@@ -15,8 +19,9 @@ fn main() {
         outage::hammer(&args.next().unwrap_or_default());
         return;
     }
-    tenure_conformance::harness::main(
+    tenure_conformance::harness::main_with_sql(
         |url| Box::pin(async move { connect(&url).await }),
+        |url| Box::pin(table::open(url)),
         |trials| {
             let server = Server::shared();
             match server.fresh_database() {
@@ -26,7 +31,10 @@ fn main() {
             migration::add(trials, server);
             connect::add(trials, server);
             groups::add(trials, server);
+            known::add(trials, server);
             outage::add(trials, server);
+            sql::add(trials, server);
+            holders::add(trials, server);
             clock::add(trials);
         },
     )

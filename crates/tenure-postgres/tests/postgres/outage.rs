@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock};
-use tenure::store::{Expect, Query, Store, WatchRequest};
+use tenure::store::{Commit, Expect, Query, Store, WatchRequest};
 use tenure::{Error, Result};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -16,7 +16,7 @@ use tenure_postgres::{Options, PostgresStore};
 use tenure_testkit::{Postgres, StopMode};
 use tokio::task::JoinHandle;
 
-use crate::common::{HAMMER, OrFail, Outcome, Server, connect, eventually, put, raw};
+use crate::common::{HAMMER, OrFail, Outcome, Server, connect, eventually, key, put, raw};
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("outage::a_crash_of_the_server_loses_nothing", || restarts(StopMode::Immediate));
@@ -145,7 +145,7 @@ async fn frozen_server() -> Outcome {
     store.commit(put("a", "x")).await?;
     server.pause().or_fail()?;
     let began = SystemClock.uptime();
-    let read = store.get(&crate::common::key("a")).await;
+    let read = store.get(&key("a")).await;
     ensure!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
     let written = store.commit(put("b", "x")).await;
     ensure!(
@@ -228,7 +228,8 @@ impl Drop for Killed {
     }
 }
 
-/// Commits without a pause until killed.
+/// Commits without a pause until killed. A commit with a check takes two exchanges, so that there is an
+/// instant at which it holds the lock and has the next word.
 pub(crate) fn hammer(url: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return };
@@ -236,7 +237,8 @@ pub(crate) fn hammer(url: &str) {
         let Ok(store) = connect(url).await else { return };
         for n in 0u64.. {
             // Errors are part of its life: it is frozen now and then.
-            let _ = store.commit(put("hammered", &n.to_string())).await;
+            let commit = Commit::from(put("hammered", &n.to_string()));
+            let _ = store.commit(commit.check(key("hammered"), Expect::Any)).await;
         }
     });
 }

@@ -1,11 +1,14 @@
 //! The SQLite store: the whole suite, a loop of killed processes, and what is SQLite's own.
 
 mod broken;
+mod examples;
 mod migration;
+mod sql;
+mod table;
 mod time;
 
 use tenure::store::Store;
-use tenure_conformance::{Opener, Subject, crash, harness};
+use tenure_conformance::{Opener, Subject, crash, harness, holders};
 use tenure_sqlite::SqliteStore;
 
 /// Rounds of killing writers at random moments.
@@ -16,8 +19,9 @@ async fn open(path: String) -> tenure::Result<Store> {
 }
 
 fn main() {
-    harness::main(
+    harness::main_with_sql(
         |path| Box::pin(open(path)),
+        |path| Box::pin(table::open(path)),
         |trials| {
             // Made here and not before: a worker process has no use for one.
             let folder = tempfile::tempdir().expect("a folder for the test");
@@ -30,9 +34,12 @@ fn main() {
             trials.test("survives_200_kills", move || async move {
                 crash::kill_rounds(&subject, KILLS, 0x5EED).await
             });
+            holders::add(trials, "sqlite", path);
             migration::add(trials);
             broken::add(trials);
             time::add(trials);
+            sql::add(trials);
+            examples::add(trials);
             trials.keep(folder);
         },
     )

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict};
+use super::claim::{Claim, Plan, Verdict, Whereabouts};
 use super::held::Held;
 use super::hooks::is_worth_asking_again;
 use super::line::Cue;
@@ -162,12 +162,11 @@ async fn in_line(
                 ticket.done(claim.has_more());
                 return Ok(Some(held));
             }
-            Ok(Tried::Blocked) => {
-                if claim.waits_elsewhere(agent).await.unwrap_or(false) {
-                    return Ok(None);
-                }
-                ticket.stay(look_again(agent, claim).await);
-            }
+            Ok(Tried::Blocked) => match claim.whereabouts(agent).await {
+                Ok(Whereabouts::Here) => ticket.stay(look_again(agent, claim).await),
+                Ok(Whereabouts::Elsewhere) => return Ok(None),
+                Ok(Whereabouts::Nowhere) | Err(_) => ticket.stay(agent.clock.uptime() + PAUSE),
+            },
             Ok(Tried::Gone) => match granted(agent, claim, terms, &ticket).await {
                 Ok(held) => {
                     ticket.gone();
@@ -230,7 +229,9 @@ async fn try_once(
     terms: &Terms,
     ticket: Option<&Ticket>,
 ) -> Result<Tried> {
-    let nonce = ticket.map_or_else(|| agent.nonce(), |ticket| Arc::clone(&ticket.nonce));
+    // A new one for every try, also of one waiter: whoever looks for what an earlier try may have
+    // left behind must not mistake this one for it.
+    let nonce = agent.nonce();
     let line_mark = mark(claim.line());
     let mut with_mark = true;
     let mut last = None;

@@ -11,6 +11,7 @@ use super::home::Spawn;
 use super::lines::Lines;
 use super::metrics::EndLabels;
 use super::schedule::Schedule;
+use super::usher::Listing;
 use super::{LeaseMetrics, Loss, Options, Owner, renewal, usher};
 use crate::clock::SharedClock;
 use crate::random::{SharedRandom, nonce};
@@ -208,7 +209,7 @@ impl Agent {
     }
 
     /// Runs timers. Returns lines to list, the next timer, and whether nobody waits.
-    pub(crate) fn tend_lines(&self, now: Duration) -> (Vec<Arc<str>>, Duration, bool) {
+    pub(crate) fn tend_lines(&self, now: Duration) -> (Vec<(Arc<str>, u64)>, Duration, bool) {
         let mut lines = self.lines();
         lines.run_timers(now);
         let unsynced = if self.listens() { lines.take_unsynced() } else { Vec::new() };
@@ -226,10 +227,15 @@ impl Agent {
         }
     }
 
-    pub(crate) fn synced(&self, name: &Arc<str>, waiters: &[(String, u64)], mark: u64, at: u64) {
+    /// A line was listed. Does not count if it has been listed since, or news was missed since.
+    pub(crate) fn synced(&self, name: &Arc<str>, listed: &Listing) {
+        let now = self.clock.uptime();
+        let look_again = now + self.options.recheck_every;
         self.with_line(name, |lines| {
-            if let Some(line) = lines.get(name) {
-                line.sync(waiters, mark, at);
+            let line = lines.get(name);
+            if let Some(line) = line.filter(|line| line.listing == listed.number && !line.synced) {
+                line.sync(&listed.waiters, listed.mark, listed.revision);
+                line.found(listed.held, now, look_again);
             }
         });
     }

@@ -33,9 +33,9 @@ pub(crate) trait Claim: Send + Sync {
         true
     }
 
-    /// Whether what is in the way now is waited for in another line.
-    async fn waits_elsewhere(&self, _agent: &Agent) -> Result<bool> {
-        Ok(false)
+    /// Where to wait for what was in the way a moment ago.
+    async fn whereabouts(&self, _agent: &Agent) -> Result<Whereabouts> {
+        Ok(Whereabouts::Here)
     }
 
     /// The lease that was granted to this nonce by somebody else, in a hand-over.
@@ -51,6 +51,17 @@ pub(crate) enum Plan {
     Take { leases: Vec<Key>, commit: Commit },
     /// Nothing: there is none to have.
     Blocked,
+}
+
+/// Where what is in the way is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// In this line.
+    Here,
+    /// In another.
+    Elsewhere,
+    /// Nothing is in the way any more, and no news of it will come in this line.
+    Nowhere,
 }
 
 /// What a refusal means.

@@ -90,7 +90,10 @@ impl Lease {
 
     /// Why it is no longer held; `None` while it is.
     pub fn loss(&self) -> Option<Loss> {
-        self.held.ended(self.agent.clock.uptime())
+        let loss = self.held.ended(self.agent.clock.uptime())?;
+        // Whoever is told first makes it final: a reply that was on its way must not undo it.
+        self.agent.end(&self.held, loss.clone());
+        Some(self.held.state().loss.clone().unwrap_or(loss))
     }
 
     /// Resolves when the lease is no longer held, with the reason.
@@ -201,6 +204,7 @@ impl Lease {
     ///
     /// # Errors
     /// With [`Error::Invalid`] if no such waiter is in line. The handle comes back then, still held.
+    /// If the outcome stays [`Error::Unknown`], the lease is let go: it may be passed on at any moment.
     pub async fn hand_over(self, successor: &str) -> std::result::Result<(), (Self, Error)> {
         match release::hand_over(&self.agent, &self.held, &self.line, successor).await {
             Ok(()) => Ok(()),

@@ -5,7 +5,7 @@
 //! this process is called at a time, and only when what it waits for may be free, so that any number
 //! of waiters causes one attempt per release.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -100,6 +100,17 @@ pub(crate) struct Line {
     state: State,
     /// The waiter of ours who was called and has not tried yet.
     called: Option<Arc<str>>,
+    /// Somebody let go since that waiter was called, so what it finds out may be old.
+    freed: bool,
+    /// When somebody ahead of us last left.
+    left: Duration,
+    /// The revision at which we last heard that somebody let go.
+    ended: u64,
+    /// Waiters of whom we heard that they are gone while the line was being listed: the list may be
+    /// older than that.
+    gone: BTreeSet<String>,
+    /// Tells listings of this line apart from those of an earlier line, or before news was missed.
+    pub(crate) listing: u64,
     /// The revision of the mark that says there is a line, 0 if unknown.
     mark: u64,
     /// Everything up to this revision is known.
@@ -110,12 +121,17 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(now: Duration) -> Self {
+    pub(crate) fn new(now: Duration, listing: u64) -> Self {
         Self {
             waiters: BTreeMap::new(),
             ours: BTreeMap::new(),
             state: State::Free(now),
             called: None,
+            freed: false,
+            left: Duration::ZERO,
+            ended: 0,
+            gone: BTreeSet::new(),
+            listing,
             mark: 0,
             known: 0,
             synced: false,
@@ -181,14 +197,29 @@ impl Line {
     }
 
     /// Heard: this waiter is no longer in line.
-    pub(crate) fn heard_gone(&mut self, nonce: &str, place: Option<u64>, revision: u64) {
+    pub(crate) fn heard_gone(
+        &mut self,
+        nonce: &str,
+        place: Option<u64>,
+        revision: u64,
+        now: Duration,
+    ) {
         if revision <= self.known {
             return;
+        }
+        if !self.synced {
+            self.gone.insert(nonce.to_owned());
         }
         let ours = self.ours.get(nonce).and_then(|(_, place)| *place);
         let place = place.or(ours).or_else(|| self.place_of(nonce));
         if let Some(place) = place {
             self.waiters.remove(&place);
+        }
+        // It may have left with what it waited for, which we hear of elsewhere; in any case the next
+        // one gets its time from now.
+        let first = self.waiters.iter().find(|(_, waiter)| waiter.turn.is_some());
+        if place.is_some_and(|place| first.is_some_and(|(first, _)| place < *first)) {
+            self.left = now;
         }
         if let Some((turn, _)) = self.ours.get(nonce) {
             turn.gone();
@@ -205,19 +236,42 @@ impl Line {
     }
 
     /// Heard: it may be free.
-    pub(crate) fn heard_free(&mut self, now: Duration) {
+    pub(crate) fn heard_free(&mut self, now: Duration, revision: u64) {
+        self.ended = self.ended.max(revision);
+        self.freed = true;
         self.state = State::Free(now);
     }
 
-    /// Heard, or found out by trying: it is not free. Look again at that instant.
+    /// Found out by trying: it is not free, unless somebody let go while we tried.
+    pub(crate) fn busy_after_try(&mut self, look_again: Duration) {
+        if !self.freed {
+            self.busy(look_again);
+        }
+    }
+
+    /// Heard: it is not free. Look again at that instant.
     pub(crate) fn busy(&mut self, look_again: Duration) {
         self.state = State::Busy(look_again);
     }
 
+    /// What is waited for, as it was found when the line was listed: the revision of the lease, if
+    /// somebody has it. Those with others ahead must not try on a mere guess.
+    pub(crate) fn found(&mut self, held: Option<u64>, now: Duration, look_again: Duration) {
+        match (held, self.state) {
+            (Some(revision), _) if revision > self.ended => self.busy(look_again),
+            (_, State::Free(_)) => self.state = State::Free(now),
+            (_, State::Busy(_)) => {}
+        }
+    }
+
     /// The waiters as the store listed them at a revision.
     pub(crate) fn sync(&mut self, listed: &[(String, u64)], mark: u64, revision: u64) {
-        let there: BTreeMap<u64, &str> =
-            listed.iter().map(|(nonce, place)| (*place, nonce.as_str())).collect();
+        let gone = std::mem::take(&mut self.gone);
+        let there: BTreeMap<u64, &str> = listed
+            .iter()
+            .filter(|(nonce, _)| !gone.contains(nonce))
+            .map(|(nonce, place)| (*place, nonce.as_str()))
+            .collect();
         let gone: Vec<u64> = self
             .waiters
             .range(..=revision)
@@ -264,9 +318,11 @@ impl Line {
             return Next::Wait;
         };
         let at = since + PATIENCE * u32::try_from(ahead).unwrap_or(u32::MAX);
+        let at = if ahead > 0 { at.max(self.left + PATIENCE) } else { at };
         if at > now {
             return Next::At(at);
         }
+        self.freed = false;
         self.called = Some(Arc::clone(&waiter.nonce));
         if let Some(turn) = &waiter.turn {
             turn.call();
@@ -291,7 +347,7 @@ impl Line {
     pub(crate) fn forget(&mut self, now: Duration) {
         self.synced = false;
         self.known = 0;
-        self.state = State::Free(now);
+        self.heard_free(now, 0);
     }
 
     /// Calls every waiter of ours at once.
@@ -309,7 +365,7 @@ mod tests {
     const T0: Duration = Duration::from_secs(100);
 
     fn line_of(ours: &[(&str, u64)], others: &[(&str, u64)]) -> (Line, Vec<Arc<Turn>>) {
-        let mut line = Line::new(T0);
+        let mut line = Line::new(T0, 1);
         let turns = ours.iter().map(|(nonce, _)| line.announce(&Arc::from(*nonce))).collect();
         for (nonce, place) in ours {
             line.enter(&Arc::from(*nonce), *place);
@@ -351,7 +407,7 @@ mod tests {
         line.busy(T0 + PATIENCE);
         assert_eq!(line.next(T0), Next::At(T0 + PATIENCE));
         assert_eq!(cue(&turns[0]), None);
-        line.heard_free(T0);
+        line.heard_free(T0, 1);
         line.next(T0);
         assert_eq!(cue(&turns[0]), Some(Cue::Try));
         line.tried("me");
@@ -362,11 +418,11 @@ mod tests {
 
     #[test]
     fn a_waiter_whose_place_goes_is_told_even_if_it_goes_before_it_was_entered() {
-        let mut line = Line::new(T0);
+        let mut line = Line::new(T0, 1);
         let nonce: Arc<str> = "me".into();
         let turn = line.announce(&nonce);
         line.heard_waiter("me", 5, 5);
-        line.heard_gone("me", None, 6);
+        line.heard_gone("me", None, 6, T0);
         assert_eq!(cue(&turn), Some(Cue::Gone));
         line.enter(&nonce, 5);
         line.synced = true;

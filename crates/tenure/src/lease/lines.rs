@@ -21,6 +21,7 @@ pub(crate) struct Lines {
     at: BTreeMap<Arc<str>, Duration>,
     /// Lines whose waiters in other processes have to be listed.
     unsynced: BTreeSet<Arc<str>>,
+    listings: u64,
     /// News arrives, so that lines can be joined.
     pub(crate) open: bool,
     /// Somebody works for the lines.
@@ -35,7 +36,10 @@ impl Lines {
         nonce: &Arc<str>,
         now: Duration,
     ) -> Arc<Turn> {
-        let line = self.lines.entry(Arc::clone(name)).or_insert_with(|| Line::new(now));
+        self.listings += 1;
+        let listing = self.listings;
+        let new = || Line::new(now, listing);
+        let line = self.lines.entry(Arc::clone(name)).or_insert_with(new);
         line.announce(nonce)
     }
 
@@ -105,8 +109,10 @@ impl Lines {
     }
 
     /// Lines that have to be listed; each is handed out once.
-    pub(crate) fn take_unsynced(&mut self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.unsynced).into_iter().collect()
+    pub(crate) fn take_unsynced(&mut self) -> Vec<(Arc<str>, u64)> {
+        let names = std::mem::take(&mut self.unsynced);
+        let listing = |name: Arc<str>| self.lines.get(&name).map(|line| (name, line.listing));
+        names.into_iter().filter_map(listing).collect()
     }
 
     /// A listing failed: it has to be repeated.
@@ -120,6 +126,8 @@ impl Lines {
     pub(crate) fn forget(&mut self, now: Duration) {
         for (name, line) in &mut self.lines {
             line.forget(now);
+            self.listings += 1;
+            line.listing = self.listings;
             self.unsynced.insert(Arc::clone(name));
         }
     }
@@ -140,14 +148,15 @@ impl Lines {
         for event in &batch.events {
             let key = event.key();
             match key.kind.as_str() {
-                LEASE => self.hear_lease(event, &key.id, now, recheck),
+                LEASE => self.hear_lease(event, batch.revision, now, recheck),
                 WAITER => self.hear_waiter(event, batch.revision, now),
                 _ => {}
             }
         }
     }
 
-    fn hear_lease(&mut self, event: &Event, id: &str, now: Duration, recheck: Duration) {
+    fn hear_lease(&mut self, event: &Event, revision: u64, now: Duration, recheck: Duration) {
+        let id = event.key().id.as_str();
         let ended = matches!(event, Event::Delete { .. });
         // A lease is waited for under its own id, under its namespace (a slot's), or in the line
         // that readers and writers of a scope share.
@@ -158,7 +167,7 @@ impl Lines {
             let name = Arc::clone(name);
             let Some(line) = self.lines.get_mut(&name) else { continue };
             if ended {
-                line.heard_free(now);
+                line.heard_free(now, revision);
             } else if *name == *id {
                 line.busy(recheck);
             }
@@ -174,13 +183,13 @@ impl Lines {
         match (event, nonce) {
             (Event::Put(object), "") => line.heard_mark(object.revision),
             (Event::Delete { .. }, "") => {}
-            (_, RESIZED) => line.heard_free(now),
+            (_, RESIZED) => line.heard_free(now, revision),
             (Event::Put(object), nonce) => {
                 line.heard_waiter(nonce, object.created_revision, revision);
             }
             (Event::Delete { last, .. }, nonce) => {
                 let place = last.as_ref().map(|object| object.created_revision);
-                line.heard_gone(nonce, place, revision);
+                line.heard_gone(nonce, place, revision, now);
             }
         }
         self.step(&name, now);

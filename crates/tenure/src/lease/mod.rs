@@ -36,6 +36,8 @@ mod acquire;
 mod agent;
 mod claim;
 mod coordinator;
+#[cfg(test)]
+mod crowd_tests;
 mod election;
 #[cfg(feature = "flaws")]
 mod flaw;

@@ -219,13 +219,17 @@ pub(crate) async fn hand_over(
 
 /// A hand-over that failed or whose outcome is unknown: still ours, or passed on after all.
 async fn settle_hand_over(agent: &Agent, held: &Arc<Held>, to: String, error: Error) -> Result<()> {
-    if error.is_unknown()
-        && let Ok(Found::Ended(Loss::Taken { by, .. })) = found(agent, held).await
-        && by == to
-    {
-        held.leave();
-        agent.end(held, Loss::HandedOver { to });
-        return Ok(());
+    if error.is_unknown() {
+        if let Ok(Found::Ended(Loss::Taken { by, .. })) = found(agent, held).await
+            && by == to
+        {
+            held.leave();
+            agent.end(held, Loss::HandedOver { to });
+            return Ok(());
+        }
+        // It may still arrive, at any time: nobody can hold what may be passed on behind its back.
+        let _ = release(agent, &[Arc::clone(held)], Outcome::Plain).await;
+        return Err(error);
     }
     agent.renew_at(held, agent.clock.uptime());
     Err(error)

@@ -156,7 +156,7 @@ fn try_again(agent: &Agent, held: &Arc<Held>) {
 
 /// The store said no to this one: find out why, and carry on if it is still ours.
 async fn explain(agent: &Agent, held: &Arc<Held>, error: Error) {
-    if !(error.is_refusal() && !matches!(error, Error::Invalid { .. })) || held.state().leaving {
+    if !error.is_refusal() || matches!(error, Error::Invalid { .. }) || held.state().leaving {
         return try_again(agent, held);
     }
     match found(agent, held).await {
@@ -208,11 +208,15 @@ pub(crate) async fn found(agent: &Agent, held: &Held) -> Result<Found> {
         return Ok(Found::Ended(Loss::Expired));
     }
     // Gone before it can have expired: somebody ended it, and may have left a word about it.
-    let note = agent.store.get(&Key::new(REVOKED, tagged(&held.key.id, &held.nonce))).await;
-    let note = note
-        .ok()
-        .flatten()
-        .and_then(|object| decode::<RevokedRecord>(&object, agent.backend()).ok());
+    // If that cannot be read soon, the loss is told without it.
+    let key = Key::new(REVOKED, tagged(&held.key.id, &held.nonce));
+    let timeout = agent.clock.sleep(attempt_timeout(agent.clock.uptime(), until));
+    let note = tokio::select! {
+        biased;
+        note = agent.store.get(&key) => note.ok().flatten(),
+        () = timeout => None,
+    };
+    let note = note.and_then(|object| decode::<RevokedRecord>(&object, agent.backend()).ok());
     let (by, reason) = note.map(|note| (note.by, note.reason)).unzip();
     Ok(Found::Ended(Loss::Revoked { by, reason }))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict, read};
+use super::claim::{Claim, Plan, Verdict, Whereabouts, read};
 use super::handle::Lease;
 use super::record::lease_key;
 use super::release::{self, Outcome};
@@ -124,8 +124,12 @@ impl Claim for SeveralClaim<'_> {
         false
     }
 
-    async fn waits_elsewhere(&self, agent: &Agent) -> Result<bool> {
-        Ok(self.blocker(agent).await?.is_some_and(|info| *info.id != *self.line))
+    async fn whereabouts(&self, agent: &Agent) -> Result<Whereabouts> {
+        Ok(match self.blocker(agent).await? {
+            Some(info) if *info.id == *self.line => Whereabouts::Here,
+            Some(_) => Whereabouts::Elsewhere,
+            None => Whereabouts::Nowhere,
+        })
     }
 
     async fn granted(&self, _agent: &Agent, _nonce: &str) -> Result<Option<LeaseInfo>> {

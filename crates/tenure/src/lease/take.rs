@@ -13,9 +13,9 @@ use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
 use crate::{Error, Key, Result};
 
 /// Between looks at what has become of a commit whose outcome is unknown.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A request that was lost on its way may still arrive; it is looked for this often afterwards.
-const LATE_LOOKS: u32 = 5;
+pub(crate) const LATE_LOOKS: u32 = 5;
 
 /// How an attempt ended.
 pub(crate) enum Taken {
@@ -181,11 +181,11 @@ async fn resolve(
     Ok(Some(numbers))
 }
 
-/// A grant that arrives so late that the holder would have to stop already is renewed first: nobody
-/// is handed a lease that may be over. Returns the instant the grant counts from.
+/// A grant that arrives so late that a renewal is due already is renewed first: nobody is handed a
+/// lease that is over, or about to be. Returns the instant the grant counts from.
 async fn in_time(agent: &Arc<Agent>, held: &mut [Arc<Held>], sent: Duration) -> Result<Duration> {
     let now = agent.clock.uptime();
-    if held.iter().all(|held| now < held.state().valid_until) {
+    if held.iter().all(|held| now < held.timing.due(sent)) {
         return Ok(sent);
     }
     let touch = |held: &Arc<Held>| Touch {

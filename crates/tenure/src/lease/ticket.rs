@@ -11,6 +11,7 @@ use super::agent::Agent;
 use super::claim::Claim;
 use super::line::{Cue, Turn};
 use super::record::{WAITER, WaiterRecord, encode, tagged};
+use super::take::{LATE_LOOKS, LOOK_AGAIN};
 use super::{Terms, Wait};
 use crate::store::{Commit, Expect, Put};
 use crate::{Error, Key, Result};
@@ -28,8 +29,10 @@ pub(crate) struct Ticket {
     line: Arc<str>,
     pub(crate) nonce: Arc<str>,
     turn: Arc<Turn>,
-    /// The store knows of it.
+    /// The store knows of it, or will.
     stored: bool,
+    /// The store has said so.
+    entered: bool,
 }
 
 /// The mark that says there is a line.
@@ -47,13 +50,14 @@ impl Ticket {
         agent.metrics.waiting.inc();
         let (agent, line) = (Arc::clone(agent), Arc::clone(line));
         // From here on, dropping the ticket leaves the line.
-        let mut ticket = Self { agent, line, nonce, turn, stored: false };
+        let mut ticket = Self { agent, line, nonce, turn, stored: false, entered: false };
         let place = if ticket.agent.multi() && ticket.agent.listens() {
             ticket.stored = true;
             Some(ticket.store(terms, claim.accepts_hand_over()).await?)
         } else {
             None
         };
+        ticket.entered = true;
         let Ticket { agent, line, nonce, .. } = &ticket;
         agent.with_line(line, |lines| lines.enter(line, nonce, place));
         Ok(ticket)
@@ -130,7 +134,7 @@ impl Ticket {
         self.agent.with_line(&self.line, |lines| {
             if let Some(line) = lines.get(&self.line) {
                 line.tried(&self.nonce);
-                line.busy(look_again);
+                line.busy_after_try(look_again);
             }
         });
     }
@@ -143,7 +147,7 @@ impl Ticket {
             if let Some(line) = lines.get(&self.line)
                 && !more
             {
-                line.busy(recheck);
+                line.busy_after_try(recheck);
             }
         });
     }
@@ -160,13 +164,21 @@ impl Drop for Ticket {
         self.agent.metrics.waiting.dec();
         self.agent.with_line(&self.line, |lines| lines.leave(&self.line, &self.nonce));
         let Some((with_mark, without)) = leaving else { return };
-        let agent = Arc::clone(&self.agent);
+        let (agent, entered) = (Arc::clone(&self.agent), self.entered);
+        let (with_mark, without) = (only_deletes_of_ours(with_mark), only_deletes_of_ours(without));
         self.agent.spawn(async move {
-            // If the mark was renewed meanwhile, somebody else will remove it.
-            if agent.store.commit(only_deletes_of_ours(with_mark)).await.is_err()
-                && let Err(error) = agent.store.commit(only_deletes_of_ours(without)).await
-            {
-                tracing::debug!(%error, "a waiter's place stays until it expires");
+            for look in 0..LATE_LOOKS {
+                agent.clock.sleep(LOOK_AGAIN * look * look).await;
+                // If the mark was renewed meanwhile, somebody else will remove it.
+                if agent.store.commit(with_mark.clone()).await.is_ok() {
+                    return;
+                }
+                match agent.store.commit(without.clone()).await {
+                    Ok(_) => return,
+                    // If we left while joining, our place may still be on its way to the store.
+                    Err(error) if error.is_not_found() && entered => return,
+                    Err(error) => tracing::debug!(%error, "a waiter's place may stay for a while"),
+                }
             }
         });
     }

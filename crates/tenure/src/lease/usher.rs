@@ -11,8 +11,8 @@ use futures::stream::{FuturesUnordered, StreamExt};
 
 use super::agent::Agent;
 use super::record::{LEASE, WAITER, untagged};
-use crate::Result;
 use crate::store::{Batch, Query, Watch, WatchRequest};
+use crate::{Key, Result};
 
 /// After the last waiter has left, news is listened to for this long, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
@@ -20,10 +20,14 @@ const LINGER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The waiters of a line as listed, with the mark's revision and the list's.
-struct Listing {
-    waiters: Vec<(String, u64)>,
-    mark: u64,
-    revision: u64,
+pub(crate) struct Listing {
+    /// Which listing this is.
+    pub(crate) number: u64,
+    pub(crate) waiters: Vec<(String, u64)>,
+    pub(crate) mark: u64,
+    pub(crate) revision: u64,
+    /// The revision of the lease that is waited for, if somebody has it.
+    pub(crate) held: Option<u64>,
 }
 
 /// Works for the lines until nobody waits any more or the agent is gone.
@@ -78,8 +82,8 @@ async fn serve(
         let Some(agent) = weak.upgrade() else { return true };
         let now = agent.clock.uptime();
         let (unsynced, mut until, empty) = agent.tend_lines(now);
-        for name in unsynced {
-            listings.push(list(Arc::clone(&agent), name));
+        for (name, number) in unsynced {
+            listings.push(list(Arc::clone(&agent), name, number));
         }
         if empty {
             let since = *idle_since.get_or_insert(now);
@@ -113,7 +117,7 @@ async fn serve(
             }
             News::Batch(None) => return false,
             News::Listed(name, Ok(listing)) => {
-                agent.synced(&name, &listing.waiters, listing.mark, listing.revision);
+                agent.synced(&name, &listing);
             }
             News::Listed(name, Err(error)) => {
                 tracing::debug!(%error, line = %name, "the line cannot be listed; trying again");
@@ -126,15 +130,17 @@ async fn serve(
 }
 
 /// Who waits in a line, in all processes.
-async fn list(agent: Arc<Agent>, name: Arc<str>) -> (Arc<str>, Result<Listing>) {
-    let listing = list_waiters(&agent, &name).await;
+async fn list(agent: Arc<Agent>, name: Arc<str>, number: u64) -> (Arc<str>, Result<Listing>) {
+    let listing = list_waiters(&agent, &name, number).await;
     (name, listing)
 }
 
-async fn list_waiters(agent: &Agent, name: &str) -> Result<Listing> {
+async fn list_waiters(agent: &Agent, name: &str, number: u64) -> Result<Listing> {
     let limit = agent.store.capabilities().limits.page_objects;
     let mut query = Query::new(WAITER).prefix(format!("{name}#")).limit(limit);
-    let mut listing = Listing { waiters: Vec::new(), mark: 0, revision: u64::MAX };
+    // Where a line is for one lease, it has the lease's id.
+    let held = agent.store.get(&Key::new(LEASE, name)).await?.map(|object| object.revision);
+    let mut listing = Listing { number, waiters: Vec::new(), mark: 0, revision: u64::MAX, held };
     loop {
         let page = agent.store.list(&query).await?;
         // What happened while later pages were read is heard of as news.

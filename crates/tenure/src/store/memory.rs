@@ -3,8 +3,9 @@
 //! One lock around ordinary maps makes every operation atomic; nothing survives the process. Its
 //! history is what its feed still holds.
 
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Bound;
+mod id;
+mod state;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use super::decide::{Change, Now, Row, Step, View, decide, decide_sweep, decide_touch};
+use self::state::{State, read};
+use super::decide::{Now, Step, decide, decide_sweep, decide_touch};
 use super::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, Notifies,
     Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
@@ -39,23 +41,6 @@ struct Inner {
     /// Told when the earliest expiry may have moved nearer.
     expiry_changed: Arc<Notify>,
     sweeping: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    head: u64,
-    kinds: HashMap<String, Kind>,
-    /// Expiry instants in order; touched rows move.
-    expiries: BTreeSet<(i64, Key)>,
-}
-
-/// Rows are found by hash, so that a get costs the same in a large store; the order is kept beside
-/// them and changes only when objects come and go.
-#[derive(Default)]
-struct Kind {
-    rows: HashMap<Arc<str>, Row>,
-    order: BTreeSet<Arc<str>>,
-    names: HashMap<String, String>,
 }
 
 impl MemoryStore {
@@ -112,125 +97,6 @@ pub fn capabilities() -> Capabilities {
         reach: Reach::Process,
         durability: Durability::Volatile,
         limits: Limits::DEFAULT,
-    }
-}
-
-impl View for State {
-    fn row(&mut self, key: &Key) -> Result<Option<Row>> {
-        Ok(self.find(key).cloned())
-    }
-
-    fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
-        let Some(kind) = self.kinds.get(kind) else { return Ok(None) };
-        Ok(kind.names.get(name).and_then(|id| kind.rows.get(id.as_str())).cloned())
-    }
-}
-
-impl State {
-    fn find(&self, key: &Key) -> Option<&Row> {
-        self.kinds.get(&key.kind)?.rows.get(key.id.as_str())
-    }
-
-    fn apply(&mut self, step: &Step) {
-        // All that goes, names included, goes first: objects may trade names within a commit.
-        for change in &step.changes {
-            match change {
-                Change::Remove { row, .. } => self.remove(row),
-                Change::Put { before: Some(before), .. } => self.remove_name(before),
-                Change::Put { .. } => {}
-            }
-        }
-        for change in &step.changes {
-            if let Change::Put { row, .. } = change {
-                self.insert(row);
-            }
-        }
-        self.head = step.revision;
-    }
-
-    fn insert(&mut self, row: &Row) {
-        let key = &row.object.key;
-        if !self.kinds.contains_key(&key.kind) {
-            self.kinds.insert(key.kind.clone(), Kind::default());
-        }
-        let Some(kind) = self.kinds.get_mut(&key.kind) else { return };
-        if let Some(name) = &row.object.name {
-            kind.names.insert(name.clone(), key.id.clone());
-        }
-        let old = match kind.rows.get_mut(key.id.as_str()) {
-            Some(slot) => std::mem::replace(slot, row.clone()).expires_at_ms,
-            None => {
-                let id: Arc<str> = key.id.as_str().into();
-                kind.order.insert(Arc::clone(&id));
-                kind.rows.insert(id, row.clone());
-                None
-            }
-        };
-        self.move_expiry(key, old, row.expires_at_ms);
-    }
-
-    fn remove(&mut self, row: &Row) {
-        self.remove_name(row);
-        let key = &row.object.key;
-        let gone = self.kinds.get_mut(&key.kind).and_then(|kind| {
-            kind.order.remove(key.id.as_str());
-            kind.rows.remove(key.id.as_str())
-        });
-        self.move_expiry(key, gone.and_then(|row| row.expires_at_ms), None);
-    }
-
-    fn remove_name(&mut self, row: &Row) {
-        if let (Some(kind), Some(name)) =
-            (self.kinds.get_mut(&row.object.key.kind), &row.object.name)
-        {
-            kind.names.remove(name);
-        }
-    }
-
-    fn extend(&mut self, key: &Key, expires_at_ms: i64) {
-        let row = self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.get_mut(key.id.as_str()));
-        if let Some(row) = row {
-            let old = row.expires_at_ms.replace(expires_at_ms);
-            self.move_expiry(key, old, Some(expires_at_ms));
-        }
-    }
-
-    fn move_expiry(&mut self, key: &Key, from: Option<i64>, to: Option<i64>) {
-        if let Some(at) = from {
-            self.expiries.remove(&(at, key.clone()));
-        }
-        if let Some(at) = to {
-            self.expiries.insert((at, key.clone()));
-        }
-    }
-
-    fn expired(&self, now: Now, limit: usize) -> Vec<Row> {
-        let due = self.expiries.iter().take_while(|(at, _)| *at <= now.store_ms).take(limit);
-        due.filter_map(|(_, key)| self.find(key).cloned()).collect()
-    }
-
-    fn page(&self, query: &Query, now: Now) -> Page {
-        let mut page = Page { objects: Vec::new(), next: None, revision: self.head };
-        let Some(kind) = self.kinds.get(&query.kind) else { return page };
-        let start = match query.after.as_deref() {
-            Some(after) if after >= query.range.start() => Bound::Excluded(after),
-            _ => Bound::Included(query.range.start()),
-        };
-        for id in kind.order.range::<str, _>((start, Bound::Unbounded)) {
-            if query.range.is_past(id) {
-                break;
-            }
-            let Some(row) = kind.rows.get(id).filter(|row| query.matches(&row.object)) else {
-                continue;
-            };
-            let Some(object) = row.read(now.store_ms) else { continue };
-            if page.objects.len() == query.limit {
-                page.next = page.objects.last().map(|last| last.key.id.clone());
-                break;
-            }
-            page.objects.push(object);
-        }
-        page
     }
 }
 
@@ -318,7 +184,8 @@ impl Backend for MemoryStore {
         // The clock is read under the lock, here and below: an instant taken earlier could lie
         // before a commit that came first.
         let state = self.inner.lock();
-        Ok(state.find(key).and_then(|row| row.read(self.inner.now().store_ms)))
+        let Some(row) = state.find(key) else { return Ok(None) };
+        Ok(read(row, key, || self.inner.now().store_ms))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{AtFlags, Timestamps};
 
 /// Calls back whenever one of its paths may have changed, from a thread of its own.
 pub struct FileWatcher {
@@ -50,8 +51,20 @@ impl FileWatcher {
     }
 }
 
+/// Wakes whoever watches this file, for a change that became visible only after it was written: a
+/// log is flushed, and only then its commit counts, which by itself no watcher would hear of.
+pub fn tell(path: &Path) -> io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::empty())?)
+}
+
 fn add(notify: &OwnedFd, path: &Path) -> io::Result<()> {
-    let what = WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::DELETE;
+    let what = WatchFlags::MODIFY
+        | WatchFlags::ATTRIB
+        | WatchFlags::MOVED_TO
+        | WatchFlags::CREATE
+        | WatchFlags::DELETE;
     inotify::add_watch(notify, path, what)?;
     Ok(())
 }
@@ -100,6 +113,10 @@ mod tests {
             })
             .unwrap();
         std::fs::write(folder.path().join("x"), "1").unwrap();
+        woken.recv_timeout(Duration::from_secs(10)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        while woken.try_recv().is_ok() {}
+        tell(&folder.path().join("x")).unwrap();
         woken.recv_timeout(Duration::from_secs(10)).unwrap();
         drop(watcher);
         while woken.recv_timeout(Duration::from_secs(10)).is_ok() {}

@@ -1,0 +1,73 @@
+//! Memory of idle leases and of waiters, by what the process occupies before and after.
+
+use std::time::Duration;
+
+use tenure::lease::{Coordinator, Terms};
+use tenure::store::Store;
+use tenure::store::memory::MemoryStore;
+use tenure_sqlite::SqliteStore;
+
+use crate::leases::session;
+use crate::measure::{heading, human};
+
+pub(crate) async fn run(count: usize) -> anyhow::Result<()> {
+    heading(
+        &format!("Memory: bytes per lease and per waiter, at {} of each", human(count as f64)),
+        &[
+            "store",
+            "per idle lease",
+            "per waiter, each on a scope of its own",
+            "per waiter, all on one scope",
+        ],
+    );
+    let folder = tempfile::tempdir_in(".")?;
+    let sqlite = SqliteStore::open(folder.path().join("tenure.db"))?.into_store();
+    // On SQLite the objects are on disk, so what grows is the coordinator alone.
+    measure("SQLite", &sqlite, count).await?;
+    measure("memory (objects and history included)", &MemoryStore::new().into_store(), count).await
+}
+
+async fn measure(name: &str, store: &Store, count: usize) -> anyhow::Result<()> {
+    let holder = Coordinator::builder(store.clone()).name("holder").start()?;
+    let before = resident()?;
+    let leases = session(&holder, count, "footprint").await?;
+    let per_lease = (resident()? - before) / count as f64;
+
+    let waiter = Coordinator::builder(store.clone()).name("waiter").start()?;
+    let spread = waiters(&waiter, count, |n| format!("bench.footprint/{n}")).await?;
+    let crowd = Coordinator::builder(store.clone()).name("crowd").start()?;
+    let together = waiters(&crowd, count, |_| "bench.footprint/0".to_owned()).await?;
+    println!("| {name} | {per_lease:.0} | {spread:.0} | {together:.0} |");
+    drop(leases);
+    Ok(())
+}
+
+/// Bytes per waiter. They are aborted afterwards.
+async fn waiters(
+    coordinator: &Coordinator,
+    count: usize,
+    scope: impl Fn(usize) -> String,
+) -> anyhow::Result<f64> {
+    let before = resident()?;
+    let terms = Terms::new().wait_forever();
+    let mut tasks = Vec::new();
+    for n in 0..count {
+        let (coordinator, terms, scope) = (coordinator.clone(), terms.clone(), scope(n).parse()?);
+        tasks.push(tokio::spawn(async move { coordinator.acquire(&scope, &terms).await }));
+    }
+    while coordinator.metrics().waiting.get() < i64::try_from(count)? {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let each = (resident()? - before) / count as f64;
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(each)
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or("0");
+    Ok(kilobytes.parse::<f64>()? * 1024.0)
+}

@@ -1,0 +1,294 @@
+//! Gates: loops run only under the lease, and the lease goes only after them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure::Key;
+use tenure::gate::{Gate, GateState, Patience};
+use tenure::lease::{Coordinator, Scope};
+use tenure::store::faulty::{Fault, Operation};
+use tenure::store::{Commit, Expect, Put};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::leases::{soon, terms};
+use crate::context::Context;
+use crate::helpers::number;
+use crate::subject::behaviour;
+use crate::{Behaviour, Failure};
+
+pub(super) fn all() -> Vec<Behaviour> {
+    vec![
+        behaviour!(
+            one_gate_of_many_is_open,
+            [ttl, real_time],
+            "its loops run, the others' do not, and a shutdown passes the role on"
+        ),
+        behaviour!(
+            a_gate_releases_after_its_loops_have_stopped,
+            [ttl, real_time],
+            "also if one of them is slow to stop"
+        ),
+        behaviour!(
+            a_loop_that_panics_is_restarted_elsewhere,
+            [ttl, real_time],
+            "the lease is released, and this replica pauses before it competes again"
+        ),
+        behaviour!(
+            a_gate_without_its_store_closes,
+            [ttl, real_time],
+            "its loops stop before another replica's start"
+        ),
+        behaviour!(
+            a_write_under_a_lost_term_wins_or_conflicts,
+            [multi, ttl, real_time],
+            "fenced by its term it never lands late"
+        ),
+        behaviour!(
+            an_ungated_gate_needs_no_lease,
+            [ttl, real_time],
+            "it runs its loops and leaves the store alone"
+        ),
+    ]
+}
+
+/// A replica: how many loops of all replicas are running at once is counted in `inside`.
+struct Replica {
+    stop: Option<oneshot::Sender<()>>,
+    run: JoinHandle<tenure::Result<()>>,
+    status: tokio::sync::watch::Receiver<tenure::gate::GateStatus>,
+}
+
+fn patience() -> Patience {
+    Patience {
+        stop: Duration::from_secs(10),
+        restart_first: Duration::from_millis(400),
+        restart_max: Duration::from_secs(2),
+    }
+}
+
+fn replica(ctx: &Context, c: &Coordinator, scope: &Scope, inside: &Arc<AtomicI64>) -> Replica {
+    let inside = Arc::clone(inside);
+    let gate = Gate::new(c, scope.clone()).terms(terms(ctx)).patience(patience());
+    start(gate.work("loop", move |term| {
+        let inside = Arc::clone(&inside);
+        async move {
+            let _one = Inside::enter(&inside);
+            while term.sleep(Duration::from_millis(5)).await {}
+        }
+    }))
+}
+
+fn start(gate: Gate) -> Replica {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let status = gate.status();
+    let run = tokio::spawn(gate.run(async move {
+        let _ = stopped.await;
+    }));
+    Replica { stop: Some(stop), run, status }
+}
+
+impl Replica {
+    async fn until(&mut self, state: GateState) -> Result<(), Failure> {
+        let reached = self.status.wait_for(|status| status.state == state);
+        soon(&format!("{state}"), reached).await?.map_err(|_| "the gate is gone")?;
+        Ok(())
+    }
+
+    async fn stop(mut self) -> Result<(), Failure> {
+        drop(self.stop.take());
+        Ok(soon("the shutdown", self.run).await???)
+    }
+}
+
+/// Counts itself for as long as it lives.
+struct Inside(Arc<AtomicI64>);
+
+impl Inside {
+    fn enter(count: &Arc<AtomicI64>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn one_gate_of_many_is_open(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("gate")?, Arc::default());
+    let mut replicas = Vec::new();
+    for n in 0..3 {
+        let coordinator = ctx.coordinator(&format!("r{n}")).await?;
+        replicas.push(replica(&ctx, &coordinator, &scope, &inside));
+    }
+    for left in (1..=3).rev() {
+        let open = soon("an open gate", async {
+            loop {
+                let open = replicas.iter().position(|r| r.status.borrow().is_holding());
+                if let Some(open) = open.filter(|_| inside.load(Ordering::SeqCst) == 1) {
+                    return open;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await?;
+        ctx.pass(Duration::from_millis(100)).await;
+        ensure_eq!(inside.load(Ordering::SeqCst), 1, "loops that run with {left} replicas");
+        replicas.swap_remove(open).stop().await?;
+    }
+    ensure_eq!(inside.load(Ordering::SeqCst), 0, "loops left");
+    Ok(())
+}
+
+async fn a_gate_releases_after_its_loops_have_stopped(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("slow")?, Arc::<AtomicI64>::default());
+    let slow = ctx.coordinator("slow").await?;
+    let counted = Arc::clone(&inside);
+    let gate = Gate::new(&slow, scope.clone()).terms(terms(&ctx)).patience(patience());
+    let mut first = start(gate.work("slow", move |term| {
+        let inside = Arc::clone(&counted);
+        async move {
+            let _one = Inside::enter(&inside);
+            term.over().await;
+            // A step that cannot be interrupted, longer than a life of the lease.
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+        }
+    }));
+    first.until(GateState::Holding).await?;
+    let other = ctx.coordinator("other").await?;
+    let next = {
+        let (scope, inside) = (scope.clone(), Arc::clone(&inside));
+        let terms = terms(&ctx).wait_forever();
+        tokio::spawn(async move {
+            let lease = other.acquire(&scope, &terms).await?;
+            let beside = inside.load(Ordering::SeqCst);
+            lease.release().await?;
+            Ok::<_, tenure::Error>(beside)
+        })
+    };
+    first.stop().await?;
+    ensure_eq!(soon("the next holder", next).await???, 0, "loops beside the next holder");
+    Ok(())
+}
+
+async fn a_loop_that_panics_is_restarted_elsewhere(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("panic")?, Arc::default());
+    let fragile = ctx.coordinator("fragile").await?;
+    let terms_begun = Arc::new(AtomicU64::new(0));
+    let begun = Arc::clone(&terms_begun);
+    let gate = Gate::new(&fragile, scope.clone()).terms(terms(&ctx)).patience(patience());
+    let mut first = start(gate.work("fragile", move |term| {
+        let nth = begun.fetch_add(1, Ordering::SeqCst);
+        async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if nth == 0 {
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
+            term.over().await;
+        }
+    }));
+    first.until(GateState::Pausing).await?;
+    // While it pauses, another one takes over.
+    let sturdy = ctx.coordinator("sturdy").await?;
+    let mut second = replica(&ctx, &sturdy, &scope, &inside);
+    second.until(GateState::Holding).await?;
+    second.stop().await?;
+    soon("the second term", async {
+        while terms_begun.load(Ordering::SeqCst) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    first.stop().await
+}
+
+async fn a_gate_without_its_store_closes(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("cut")?, Arc::<AtomicI64>::default());
+    let (cut, plan) = ctx.faulty("cut").await?;
+    let mut first = replica(&ctx, &cut, &scope, &inside);
+    first.until(GateState::Holding).await?;
+    let sound = ctx.coordinator("sound").await?;
+    let beside = Arc::new(AtomicI64::new(-1));
+    let (seen, others) = (Arc::clone(&beside), Arc::clone(&inside));
+    let gate = Gate::new(&sound, scope.clone()).terms(terms(&ctx)).patience(patience());
+    let mut second = start(gate.work("next", move |term| {
+        seen.store(others.load(Ordering::SeqCst), Ordering::SeqCst);
+        async move { term.over().await }
+    }));
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    second.until(GateState::Holding).await?;
+    soon("the first loop", async {
+        while beside.load(Ordering::SeqCst) < 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    ensure_eq!(beside.load(Ordering::SeqCst), 0, "loops of the old holder beside the new one");
+    let lost = first.status.borrow().last_loss.clone();
+    ensure!(lost.is_some(), "the old holder knows that it lost the lease");
+    second.stop().await?;
+    first.stop().await
+}
+
+async fn a_write_under_a_lost_term_wins_or_conflicts(ctx: Context) -> Result<(), Failure> {
+    let (scope, target) = (ctx.scope("late")?, ctx.key("target"));
+    let coordinator = ctx.coordinator("writer").await?;
+    let (store, key) = (coordinator.store().clone(), target.clone());
+    let refused = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&refused);
+    let gate = Gate::new(&coordinator, scope.clone()).terms(terms(&ctx)).patience(patience());
+    let mut first = start(gate.work("write", move |term| {
+        let (store, key, refused) = (store.clone(), key.clone(), Arc::clone(&counted));
+        async move {
+            while !term.is_over() {
+                let put = Put::new(key.clone(), term.token().unwrap_or(0).to_string());
+                if store.commit(term.fence(put)).await.is_err() {
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
+                term.sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }));
+    first.until(GateState::Holding).await?;
+    ctx.pass(Duration::from_millis(50)).await;
+    // The role is taken away under its feet: from this commit on nothing of it may land.
+    let key = tenure::lease::lease_key(&scope);
+    let mark = Key::new(target.kind.clone(), "mark");
+    let commit = Commit::new().delete(key, Expect::Exists).put(Put::new(mark.clone(), "taken"));
+    let taken = ctx.store().commit(commit).await?.revision.ok_or("nothing was taken")?;
+    first.until(GateState::Pausing).await?;
+    let last = ctx.store().get(&target).await?.ok_or("nothing was written")?;
+    ensure!(last.revision < taken, "written at {} after {taken}", last.revision);
+    ensure!(number(&last) > 0 && refused.load(Ordering::SeqCst) == 1, "one write was refused");
+    first.stop().await
+}
+
+async fn an_ungated_gate_needs_no_lease(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("ungated")?, Arc::<AtomicI64>::default());
+    let coordinator = ctx.coordinator("only").await?;
+    let counted = Arc::clone(&inside);
+    let gate = Gate::new(&coordinator, scope.clone()).ungated();
+    let mut only = start(gate.work("loop", move |term| {
+        let inside = Arc::clone(&counted);
+        async move {
+            let _one = Inside::enter(&inside);
+            term.over().await;
+        }
+    }));
+    only.until(GateState::Ungated).await?;
+    soon("the loop", async {
+        while inside.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    ensure!(coordinator.holder(&scope).await?.is_none(), "it took a lease");
+    only.stop().await?;
+    ensure_eq!(inside.load(Ordering::SeqCst), 0, "loops left");
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Leases: one holder, rising tokens, what everybody can see of them.
+
+use futures::StreamExt;
+use tenure::lease::{Lease, LeaseEvent, ReconcilerLease, Terms};
+use tenure::store::{Commit, Put};
+use tenure::{Error, Key};
+
+use crate::context::{Context, PATIENCE};
+use crate::helpers::number;
+use crate::subject::behaviour;
+use crate::together::all_at_once;
+use crate::{Behaviour, Failure};
+
+pub(super) fn all() -> Vec<Behaviour> {
+    vec![
+        behaviour!(
+            a_scope_has_one_holder,
+            [ttl, real_time],
+            "many ask at once: one gets it, the others are told who has it"
+        ),
+        behaviour!(
+            a_later_holder_has_a_greater_token,
+            [ttl, real_time],
+            "through release and re-acquisition by several coordinators"
+        ),
+        behaviour!(
+            a_lease_is_seen_by_everybody,
+            [ttl, real_time],
+            "by holder, list and watch, with what its holder tells about itself"
+        ),
+        behaviour!(
+            a_former_holder_writes_nothing,
+            [multi, ttl, real_time],
+            "a commit fenced by a lease that moved on is Lost, and leaves everything alone"
+        ),
+        behaviour!(
+            fenced_counting_under_a_lease_loses_nothing,
+            [multi, ttl, real_time],
+            "several coordinators count in turn, each write fenced by its lease"
+        ),
+        behaviour!(
+            the_reconciler_recipe_holds,
+            [ttl, real_time],
+            "acquire, steal only what expired, renew, release, on the documented record"
+        ),
+    ]
+}
+
+/// Terms with a life that suits the store.
+pub(super) fn terms(ctx: &Context) -> Terms {
+    Terms::new().ttl(ctx.life())
+}
+
+/// The result of something that must happen in time.
+pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
+    let answer = tokio::time::timeout(PATIENCE * 2, future).await;
+    answer.map_err(|_| Failure::new(format!("{what}: nothing happened for {:?}", PATIENCE * 2)))
+}
+
+async fn a_scope_has_one_holder(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("one")?;
+    let mut tasks = Vec::new();
+    for n in 0..6 {
+        let coordinator = ctx.coordinator(&format!("c{n}")).await?;
+        for _ in 0..3 {
+            let (coordinator, scope, terms) = (coordinator.clone(), scope.clone(), terms(&ctx));
+            tasks.push(async move {
+                match coordinator.acquire(&scope, &terms).await {
+                    Ok(lease) => Ok(Some(lease)),
+                    Err(Error::Held { .. }) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            });
+        }
+    }
+    let winners: Vec<Lease> = all_at_once(tasks).await?.into_iter().flatten().collect();
+    ensure_eq!(winners.len(), 1, "winners");
+    let Some(winner) = winners.into_iter().next() else { return Err(Failure::new("no winner")) };
+    ensure!(winner.is_valid() && winner.token() > 0, "the winner holds it: {winner:?}");
+    let other = ctx.coordinator("late").await?;
+    match other.acquire(&scope, &terms(&ctx)).await {
+        Err(Error::Held { holder, token, .. }) => {
+            ensure_eq!(holder, Some(winner.owner().to_string()), "who has it");
+            ensure_eq!(token, winner.token(), "under which token");
+        }
+        other => return Err(Failure::new(format!("not held: {other:?}"))),
+    }
+    Ok(winner.release().await?)
+}
+
+async fn a_later_holder_has_a_greater_token(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("rising")?;
+    let coordinators = [ctx.coordinator("a").await?, ctx.coordinator("b").await?];
+    let mut last = 0;
+    let mut keys = std::collections::BTreeSet::new();
+    for round in 0..10 {
+        let lease = coordinators[round % 2].acquire(&scope, &terms(&ctx)).await?;
+        ensure!(lease.token() > last, "{} after {last}", lease.token());
+        ensure!(keys.insert(lease.lease_key()), "a lease key came twice");
+        last = lease.token();
+        lease.release().await?;
+    }
+    Ok(())
+}
+
+async fn a_lease_is_seen_by_everybody(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("seen")?;
+    let (holder, reader) = (ctx.coordinator("holder").await?, ctx.coordinator("reader").await?);
+    let mut events = reader.watch(scope.as_str(), None).await?;
+    let lease = holder.acquire(&scope, &terms(&ctx).metadata("address", "here:1")).await?;
+    let info = reader.holder(&scope).await?.ok_or("nobody holds it")?;
+    ensure_eq!(info.token, lease.token());
+    ensure_eq!(info.metadata.get("address").map(String::as_str), Some("here:1"));
+    ensure!(info.holder.is_called("holder"), "held by {}", info.holder);
+    ensure!(info.expires_in.is_some_and(|left| left <= ctx.life()), "{:?}", info.expires_in);
+    let listed = reader.list(&scope.namespace(), true).await?;
+    ensure_eq!(listed.len(), 1, "listed");
+
+    lease.proclaim([("address".to_owned(), "there:2".to_owned())].into()).await?;
+    let info = reader.holder(&scope).await?.ok_or("nobody holds it")?;
+    ensure_eq!(info.metadata.get("address").map(String::as_str), Some("there:2"));
+    ensure_eq!(info.token, lease.token(), "a proclamation keeps the token");
+    lease.renew().await?;
+    lease.release().await?;
+    ensure!(reader.holder(&scope).await?.is_none(), "after the release");
+
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        match soon("the watch", events.next()).await?.ok_or("the watch ended")?? {
+            LeaseEvent::Held(info) => seen.push(info.metadata.get("address").cloned()),
+            LeaseEvent::Ended { .. } => seen.push(None),
+        }
+    }
+    ensure_eq!(seen, [Some("here:1".to_owned()), Some("there:2".to_owned()), None]);
+    Ok(())
+}
+
+async fn a_former_holder_writes_nothing(ctx: Context) -> Result<(), Failure> {
+    let (scope, target) = (ctx.scope("former")?, ctx.key("target"));
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let old = a.acquire(&scope, &terms(&ctx)).await?;
+    let write = |value: &str| Commit::from(Put::new(target.clone(), value.to_owned()));
+    a.store().commit(write("old").fenced_by(&old)).await?;
+    let fence = old.fence();
+    old.release().await?;
+    let new = b.acquire(&scope, &terms(&ctx)).await?;
+    match a.store().commit(write("late").fenced_by(fence)).await {
+        Err(Error::Lost { current, .. }) => ensure_eq!(current, Some(new.token()), "who holds it"),
+        other => return Err(Failure::new(format!("not Lost: {other:?}"))),
+    }
+    b.store().commit(write("new").fenced_by(&new)).await?;
+    let now = crate::helpers::existing(ctx.store(), &target).await?;
+    ensure_eq!((&now.payload[..], now.version), (&b"new"[..], 2));
+    Ok(new.release().await?)
+}
+
+async fn fenced_counting_under_a_lease_loses_nothing(ctx: Context) -> Result<(), Failure> {
+    const EACH: u64 = 15;
+    let (scope, target) = (ctx.scope("count")?, ctx.key("count"));
+    let mut tasks = Vec::new();
+    for n in 0..4 {
+        let coordinator = ctx.coordinator(&format!("c{n}")).await?;
+        let (scope, target, terms) = (scope.clone(), target.clone(), terms(&ctx).wait(PATIENCE));
+        tasks.push(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..EACH {
+                let lease = coordinator.acquire(&scope, &terms).await?;
+                count(&coordinator, &lease, &target).await?;
+                tokens.push(lease.token());
+                lease.release().await?;
+            }
+            Ok(tokens)
+        });
+    }
+    let tokens: Vec<u64> = all_at_once(tasks).await?.into_iter().flatten().collect();
+    let distinct: std::collections::BTreeSet<_> = tokens.iter().collect();
+    ensure_eq!(distinct.len(), tokens.len(), "tokens that differ");
+    let total = number(&crate::helpers::existing(ctx.store(), &target).await?);
+    ensure_eq!(total, 4 * EACH, "the count");
+    Ok(())
+}
+
+/// Reads and writes without any condition but the fence: only the lease keeps others away.
+pub(super) async fn count(
+    coordinator: &tenure::lease::Coordinator,
+    lease: &Lease,
+    target: &Key,
+) -> Result<(), Failure> {
+    let store = coordinator.store();
+    let now = store.get(target).await?.map_or(0, |object| number(&object));
+    tokio::task::yield_now().await;
+    let put = Put::new(target.clone(), (now + 1).to_string());
+    store.commit(Commit::from(put).fenced_by(lease)).await?;
+    Ok(())
+}
+
+async fn the_reconciler_recipe_holds(ctx: Context) -> Result<(), Failure> {
+    let record = ctx.key("singleton");
+    let recipe = |name: &str| -> Result<ReconcilerLease, Failure> {
+        let lease = ReconcilerLease::new(ctx.store().clone(), name)?;
+        Ok(lease.ttl(ctx.ttl()).record(record.clone(), "reconciler-lease"))
+    };
+    let (a, b, twin) = (recipe("gateway-0")?, recipe("gateway-1")?, recipe("gateway-0")?);
+    let mut guard = a.acquire_or_steal().await?;
+    let first = guard.token();
+    guard.renew().await?;
+    ensure!(guard.is_valid(), "after a renewal");
+    for other in [&b, &twin] {
+        match other.try_steal_expired().await {
+            Err(Error::Held { .. }) => {}
+            other => return Err(Failure::new(format!("a live lease was stolen: {other:?}"))),
+        }
+    }
+    ctx.pass(ctx.ttl() + ctx.slack()).await;
+    ensure!(!guard.is_valid(), "the holder stops by itself");
+    let stolen = b.try_steal_expired().await?;
+    ensure!(stolen.token() > first, "{} after {first}", stolen.token());
+    match guard.renew().await {
+        Err(Error::Lost { .. }) => {}
+        other => return Err(Failure::new(format!("renewed what was stolen: {other:?}"))),
+    }
+    ensure!(guard.release().await.is_err(), "released what was stolen");
+    stolen.release().await?;
+    let next = a.try_acquire().await?;
+    ensure!(next.token() > first, "a token that never repeats");
+    Ok(next.release().await?)
+}

@@ -1,0 +1,140 @@
+//! One transaction for all that waits, in which each request has an outcome of its own.
+//!
+//! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
+//! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
+//! up the whole transaction over it, that commit is answered and the others start over.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tenure::Result;
+use tenure::store::decide::{Decision, Now, Step, decide, decide_touch};
+use tenure::store::{Commit, Committed, Touch, Touched};
+
+use crate::apply::{Rows, apply, extend, find, of_row};
+use crate::error::definite;
+use crate::guard::SAVEPOINT;
+use crate::queue::{Queued, Request};
+use crate::sql;
+use crate::writer::Writer;
+
+/// Once callers' SQL has taken so long, the group is flushed and the rest of it waits for the next.
+const SQL_TURN: Duration = Duration::from_millis(50);
+
+impl Writer {
+    /// Answers everything in the group, in one transaction if it can be.
+    pub(crate) fn group(&mut self, group: Vec<Queued>) {
+        let mut waiting = VecDeque::from(group);
+        let mut one_by_one = false;
+        while !waiting.is_empty() {
+            let mut reached = 0usize;
+            let result = self.transact(|writer, now, head| {
+                let begun = writer.guard.uptime();
+                let mut steps = Vec::new();
+                for queued in &mut waiting {
+                    reached += 1;
+                    let has_sql = queued.request.has_sql();
+                    writer.one(queued, now, head, &mut steps)?;
+                    let long = has_sql && writer.guard.uptime() >= begun + SQL_TURN;
+                    if one_by_one || long {
+                        break;
+                    }
+                }
+                Ok(steps)
+            });
+            let last = reached.saturating_sub(1);
+            match result {
+                Ok(()) => {
+                    waiting.drain(..reached).for_each(|queued| queued.request.answer(None));
+                }
+                // A request broke the transaction and has its answer; nothing was applied, so the
+                // others start over without it. Each turn takes one away.
+                Err(_) if waiting.get(last).is_some_and(|queued| queued.broke) => {
+                    waiting.remove(last).into_iter().for_each(|queued| queued.request.answer(None));
+                }
+                // A constraint that is looked at only when all is committed: whose is it?
+                Err(error) if error.is_refusal() && reached > 1 => one_by_one = true,
+                Err(error) => {
+                    let concerned = if error.is_refusal() { reached.max(1) } else { waiting.len() };
+                    let concerned = waiting.drain(..concerned);
+                    concerned.for_each(|queued| queued.request.answer(Some(&error)));
+                }
+            }
+        }
+    }
+
+    /// Decides and applies one request. An error is the transaction's: if the request is to blame
+    /// and has its answer, it says so.
+    fn one(&self, queued: &mut Queued, now: Now, head: u64, steps: &mut Vec<Step>) -> Result<()> {
+        match &mut queued.request {
+            Request::Commit { commit, answer, .. } => {
+                let head = steps.last().map_or(head, |step| step.revision);
+                let outcome = self.commit(commit, now, head, steps)?;
+                // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
+                // unless SQLite gave up the transaction over it.
+                queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();
+                let lost = outcome.as_ref().err().filter(|_| self.conn.is_autocommit()).cloned();
+                *answer = Some(outcome);
+                lost.map_or(Ok(()), Err)
+            }
+            Request::Touch { touches, answer, .. } => {
+                let touched = touches.iter().map(|touch| self.touch(touch, now));
+                *answer = Some(Ok(touched.collect::<Result<Vec<_>>>()?));
+                Ok(())
+            }
+            Request::Look | Request::Close(_) => Ok(()),
+        }
+    }
+
+    /// The outer error is the transaction's, the inner one is the caller's answer.
+    fn commit(
+        &self,
+        commit: &Commit,
+        now: Now,
+        head: u64,
+        steps: &mut Vec<Step>,
+    ) -> Result<Result<Committed>> {
+        let decision = match decide(&mut Rows(&self.conn), commit, now, head) {
+            Ok(decision) => decision,
+            Err(error) => return Ok(Err(error)),
+        };
+        if commit.attachments.is_empty() {
+            self.apply(&decision, now)?;
+        } else {
+            self.batch(&format!("SAVEPOINT {SAVEPOINT}"))?;
+            self.apply(&decision, now)?;
+            if let Err(error) = sql::run(&self.conn, &self.guard, &commit.attachments) {
+                if !self.conn.is_autocommit() {
+                    self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))?;
+                }
+                return Ok(Err(error));
+            }
+            self.batch(&format!("RELEASE {SAVEPOINT}"))?;
+        }
+        steps.extend(decision.steps);
+        Ok(Ok(decision.committed))
+    }
+
+    fn apply(&self, decision: &Decision, now: Now) -> Result<()> {
+        for step in &decision.steps {
+            apply(&self.conn, step, now.store_ms).map_err(definite)?;
+        }
+        for (key, expires_at_ms) in &decision.refreshed {
+            extend(&self.conn, key, *expires_at_ms).map_err(definite)?;
+        }
+        Ok(())
+    }
+
+    fn batch(&self, sql: &str) -> Result<()> {
+        self.conn.execute_batch(sql).map_err(definite)
+    }
+
+    fn touch(&self, touch: &Touch, now: Now) -> Result<Result<Touched>> {
+        let row = find(&self.conn, &touch.key).map_err(|error| of_row(error, &touch.key))?;
+        let decided = decide_touch(touch, row.as_ref(), now);
+        if let Ok((expires_at_ms, _)) = &decided {
+            extend(&self.conn, &touch.key, *expires_at_ms).map_err(definite)?;
+        }
+        Ok(decided.map(|(_, touched)| touched))
+    }
+}
