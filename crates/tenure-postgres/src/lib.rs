@@ -18,8 +18,9 @@
 //! A commit can run SQL of your own in its transaction: see [`sql()`].
 //!
 //! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
-//! write, commit) → `pump` tells the watchers. One that
-//! carries SQL goes by `guest` instead of `queue` and `group`.
+//! write, commit) → `pump` tells the watchers. A group of simple puts whose rows are `known` goes by
+//! `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
+//! `group`.
 
 mod apply;
 mod concerned;

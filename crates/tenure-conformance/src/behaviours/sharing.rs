@@ -27,6 +27,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             "while many of both come and go"
         ),
         behaviour!(
+            a_waiting_writer_is_not_passed_by_readers,
+            [multi, ttl, real_time, told],
+            "not even by one of another process, however long other readers stay"
+        ),
+        behaviour!(
             several_scopes_are_acquired_together_or_not_at_all,
             [multi, ttl, real_time],
             "nothing of them is held while one is missing"
@@ -100,6 +105,34 @@ async fn readers_and_writers_never_overlap(ctx: Context) -> Result<(), Failure> 
     }
     all_at_once(tasks).await?;
     Ok(())
+}
+
+async fn a_waiting_writer_is_not_passed_by_readers(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("starving")?;
+    let a = ctx.coordinator("a").await?;
+    let first = a.acquire_read(&scope, &terms(&ctx)).await?;
+    let second = a.acquire_read(&scope, &terms(&ctx)).await?;
+    let (w, r) = (ctx.coordinator("writer").await?, ctx.coordinator("reader").await?);
+    let forever = terms(&ctx).wait_forever();
+    let writing = {
+        let (scope, terms) = (scope.clone(), forever.clone());
+        tokio::spawn(async move { w.acquire_write(&scope, &terms).await })
+    };
+    ctx.pass(Duration::from_millis(300)).await;
+    let reading = {
+        let (scope, terms) = (scope.clone(), forever.clone());
+        tokio::spawn(async move { r.acquire_read(&scope, &terms).await })
+    };
+    ctx.pass(Duration::from_millis(300)).await;
+    first.release().await?;
+    // Long enough for the reader to think the writer dead, if it judged by silence alone.
+    ctx.pass(Duration::from_millis(1_000)).await;
+    ensure!(!reading.is_finished(), "a reader passed the writer that waits");
+    second.release().await?;
+    let writer = soon("the writer", writing).await???;
+    ensure!(!reading.is_finished(), "a reader beside the writer");
+    writer.release().await?;
+    Ok(soon("the reader", reading).await???.release().await?)
 }
 
 async fn several_scopes_are_acquired_together_or_not_at_all(ctx: Context) -> Result<(), Failure> {

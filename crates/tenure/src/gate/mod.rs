@@ -278,11 +278,12 @@ impl Gate {
     }
 }
 
-/// How long loops may take to stop after the lease is gone. One that ran into its deadline has the
-/// margin before the store's own; one that somebody else has already has nothing.
+/// How long loops may take to stop after the lease is gone. One that ran into its deadline has half
+/// the margin before the store's own, the other half stays for a clock that runs slow; one that
+/// somebody else has already has nothing.
 fn after_loss(loss: &Loss, terms: &Terms, coordinator: &Coordinator) -> Duration {
     match loss {
-        Loss::Expired => crate::lease::margin(terms.life(coordinator.options())),
+        Loss::Expired => crate::lease::margin(terms.life(coordinator.options())) / 2,
         _ => Duration::ZERO,
     }
 }

@@ -97,7 +97,9 @@ impl Running {
         if self.all_ended(patience).await {
             return true;
         }
-        tracing::warn!(left = self.left, "loops did not stop when told; dropping them");
+        if !patience.is_zero() {
+            tracing::warn!(left = self.left, "loops did not stop when told; dropping them");
+        }
         self.handles.iter().for_each(AbortHandle::abort);
         self.all_ended(patience.max(Duration::from_secs(1))).await
     }

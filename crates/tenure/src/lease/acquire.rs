@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict, Whereabouts};
+use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts};
 use super::held::Held;
 use super::hooks::is_worth_asking_again;
 use super::line::Cue;
@@ -236,7 +236,8 @@ async fn try_once(
     let mut with_mark = true;
     let mut last = None;
     for _ in 0..REPLANS {
-        let Plan::Take { leases, mut commit } = claim.plan(agent, &nonce).await? else {
+        let asked = Asked { nonce: &nonce, passing: ticket.is_some_and(Ticket::passes_others) };
+        let Plan::Take { leases, mut commit } = claim.plan(agent, asked).await? else {
             return Ok(Tried::Blocked);
         };
         match ticket {

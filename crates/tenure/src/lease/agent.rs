@@ -127,7 +127,9 @@ impl Agent {
         self.stop_renewing(held);
         #[cfg(feature = "flaws")]
         if self.has(super::Flaw::ChangesItsStory) {
-            held.state().loss = None;
+            // Whatever it was told first, the next one who asks hears another reason.
+            let mut state = held.state();
+            state.loss = state.loss.take().map(|_| Loss::Released);
         }
         if !held.lose(loss.clone()) {
             return;

@@ -18,7 +18,7 @@ pub(crate) trait Claim: Send + Sync {
     fn line(&self) -> &Arc<str>;
 
     /// What it would take right now.
-    async fn plan(&self, agent: &Agent, nonce: &str) -> Result<Plan>;
+    async fn plan(&self, agent: &Agent, asked: Asked<'_>) -> Result<Plan>;
 
     /// What it means that the commit was refused with this error.
     fn verdict(&self, error: &Error) -> Verdict;
@@ -43,6 +43,16 @@ pub(crate) trait Claim: Send + Sync {
 
     /// Who is in the way, for people.
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>>;
+}
+
+/// Who asks for a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The nonce of this try.
+    pub(crate) nonce: &'a str,
+    /// Others are ahead in line and have been silent when it was their turn. They are taken for
+    /// dead, so a plan must not succeed where one of them, alive, would have been refused.
+    pub(crate) passing: bool,
 }
 
 /// What a claim takes.
@@ -93,7 +103,7 @@ impl Claim for Whole {
         &self.line
     }
 
-    async fn plan(&self, _agent: &Agent, _nonce: &str) -> Result<Plan> {
+    async fn plan(&self, _agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
         Ok(Plan::Take { leases: vec![self.key.clone()], commit: Commit::new() })
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict, Whereabouts, read};
+use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts, read};
 use super::handle::Lease;
 use super::record::lease_key;
 use super::release::{self, Outcome};
@@ -109,7 +109,7 @@ impl Claim for SeveralClaim<'_> {
         &self.line
     }
 
-    async fn plan(&self, _agent: &Agent, _nonce: &str) -> Result<Plan> {
+    async fn plan(&self, _agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
         Ok(Plan::Take { leases: self.keys.to_vec(), commit: Commit::new() })
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict, read};
+use super::claim::{Asked, Claim, Plan, Verdict, read};
 use super::lines::SHARED;
 use super::record::{LEASE, READERS, tagged};
 use super::{Coordinator, Lease, LeaseInfo, Scope, Terms, acquire};
@@ -94,12 +94,17 @@ impl Claim for SharedClaim {
         &self.line
     }
 
-    async fn plan(&self, agent: &Agent, nonce: &str) -> Result<Plan> {
+    async fn plan(&self, agent: &Agent, asked: Asked<'_>) -> Result<Plan> {
         if self.mode == Mode::Read {
+            // A writer ahead that is silent because there are readers is not dead.
+            if asked.passing && self.any_reader(agent).await?.is_some() {
+                return Ok(Plan::Blocked);
+            }
+            // A new token each time: it must change even if this very commit arrives twice.
             let commit = Commit::new()
                 .check(self.writer(), Expect::Absent)
-                .put(Put::new(self.readers(), nonce.to_owned()));
-            return Ok(Plan::Take { leases: vec![self.reader(nonce)], commit });
+                .put(Put::new(self.readers(), asked.nonce.to_owned()).new_token());
+            return Ok(Plan::Take { leases: vec![self.reader(asked.nonce)], commit });
         }
         // In this order: a reader that comes after the first look changes what it saw.
         let before = agent.store.get(&self.readers()).await?;

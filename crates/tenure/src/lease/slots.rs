@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::agent::Agent;
-use super::claim::{Claim, Plan, Verdict};
+use super::claim::{Asked, Claim, Plan, Verdict};
 use super::lines::RESIZED;
 use super::record::{LEASE, SLOTS, WAITER, decode, encode, tagged};
 use super::{Coordinator, Lease, LeaseInfo, Namespace, Terms, WaiterInfo, acquire};
@@ -251,7 +251,7 @@ impl Claim for SlotClaim {
         &self.line
     }
 
-    async fn plan(&self, agent: &Agent, _nonce: &str) -> Result<Plan> {
+    async fn plan(&self, agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
         let multi = agent.multi();
         let group = match multi {
             true => agent.store.get(&group_key(&self.group)).await?,

@@ -107,6 +107,13 @@ impl Ticket {
         self.turn.cue().await
     }
 
+    /// Whether others are still ahead of us.
+    pub(crate) fn passes_others(&self) -> bool {
+        self.agent.with_line(&self.line, |lines| {
+            lines.get(&self.line).is_some_and(|line| !line.passed_by(&self.nonce, 1).is_empty())
+        })
+    }
+
     /// What goes into the commit that takes what was waited for: out of the line, with those who
     /// were passed by, and with the mark if nobody is left.
     pub(crate) fn leaving(&self, with_mark: bool) -> Commit {

@@ -1,0 +1,271 @@
+//! The observer: sees every commit the store applies and every handle any process has, and checks
+//! the guarantees after every step. The first one that does not hold ends the run.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure::lease::Loss;
+use tokio::sync::Notify;
+
+use crate::belief::{Belief, Seen};
+use crate::clock::TrueClock;
+use crate::history::{History, Verdict, Violation};
+use crate::invariants::exclusive::{self, Believer};
+use crate::invariants::fence::Written;
+use crate::invariants::line::{self, Lines};
+use crate::invariants::patience::{self, Expiry};
+use crate::invariants::tokens::Tokens;
+use crate::invariants::{deadline, loss};
+use crate::process::Process;
+use crate::truth::Truth;
+
+/// After a fault, a process may need this long until nothing of it is felt any more.
+pub const RECOVERY_MS: i64 = 13_000;
+
+/// Nothing has happened for this long if a waiting process is to be silent.
+const QUIET_MS: i64 = 3_000;
+/// After this long, it may look by itself.
+const RECHECK_MS: i64 = 50_000;
+
+/// A task that waits for a scope.
+#[derive(Clone)]
+pub(crate) struct Wait {
+    pub(crate) process: Arc<Process>,
+    pub(crate) line: String,
+    pub(crate) since_ms: i64,
+    /// When it gives up.
+    pub(crate) until_ms: i64,
+}
+
+/// What the observer knows.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) history: History,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) truth: Truth,
+    pub(crate) lines: Lines,
+    pub(crate) written: Written,
+    pub(crate) processes: BTreeMap<String, Arc<Process>>,
+    pub(crate) slots: BTreeMap<String, usize>,
+    pub(crate) waits: BTreeMap<u64, Wait>,
+    /// Loops that run, by lease and token.
+    pub(crate) loops: BTreeMap<(String, u64), usize>,
+    /// Tasks that each owner has, apart from those that the library runs.
+    pub(crate) tasks: BTreeMap<String, usize>,
+    /// When the store last told anybody anything.
+    pub(crate) news_ms: i64,
+    beliefs: Vec<Belief>,
+    pub(crate) tokens: Tokens,
+    count: u64,
+    /// Tenures that were believed in, for the summary.
+    pub(crate) granted: u64,
+    pub(crate) losses: BTreeMap<&'static str, u64>,
+}
+
+/// Sees everything.
+pub struct Observer {
+    /// True time.
+    pub clock: TrueClock,
+    known: Mutex<Known>,
+    violated: Notify,
+}
+
+impl Observer {
+    /// Sees nothing yet.
+    pub fn new(clock: TrueClock) -> Arc<Self> {
+        Arc::new(Self { clock, known: Mutex::default(), violated: Notify::new() })
+    }
+
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened.
+    pub fn note(&self, who: &str, what: &str) {
+        let now = self.clock.now_ms();
+        self.known().history.add(now, who, what);
+    }
+
+    /// Takes a verdict in; the first bad one ends the run.
+    pub fn judge(&self, verdict: Verdict) {
+        if let Err(violation) = verdict {
+            let now = self.clock.now_ms();
+            let mut known = self.known();
+            if known.violation.is_none() {
+                known.history.add(now, "OBSERVER", &violation.to_string());
+                known.violation = Some(violation);
+                self.violated.notify_one();
+            }
+        }
+    }
+
+    /// Resolves when a guarantee did not hold.
+    pub async fn violated(&self) {
+        self.violated.notified().await;
+    }
+
+    /// A process has started.
+    pub fn started(&self, process: &Arc<Process>) {
+        self.known().processes.insert(process.owner.to_string(), Arc::clone(process));
+    }
+
+    /// Somebody was handed a lease.
+    pub fn granted(&self, belief: Belief) {
+        let (who, id, token) = (belief.process.owner.to_string(), belief.id.clone(), belief.token);
+        self.note(&belief.process.name, &format!("holds {id} with token {token}"));
+        let mut known = self.known();
+        known.granted += 1;
+        known.beliefs.push(belief);
+        let Known { tokens, truth, .. } = &mut *known;
+        let verdict = tokens.granted(truth, &id, token, &who);
+        drop(known);
+        self.judge(verdict);
+        self.step();
+    }
+
+    /// The handle of a lease that could not be handed over came back.
+    ///
+    /// Whoever hands over stops renewing; if that drags on, its lease may well be over.
+    pub fn kept(&self, mut belief: Belief) {
+        belief.first = (belief.look)().and_then(|seen| seen.loss);
+        self.known().beliefs.push(belief);
+        self.step();
+    }
+
+    /// A task begins to wait; it says when it is done with [`Observer::done_waiting`].
+    pub fn waits(&self, process: &Arc<Process>, line: &str, until_ms: i64) -> u64 {
+        let since_ms = self.clock.now_ms();
+        let mut known = self.known();
+        known.count += 1;
+        let (id, process, line) = (known.count, Arc::clone(process), line.to_owned());
+        known.waits.insert(id, Wait { process, line, since_ms, until_ms });
+        id
+    }
+
+    /// The task waits no longer.
+    pub fn done_waiting(&self, wait: u64) {
+        self.known().waits.remove(&wait);
+    }
+
+    /// A process asks the store something: not if it only waits and nothing happens.
+    pub fn asked(&self, process: &Process, what: &str) {
+        let (now, owner) = (self.clock.now_ms(), process.owner.to_string());
+        let known = self.known();
+        let waits = known.waits.values().filter(|wait| wait.process.owner == process.owner);
+        let (mut count, mut latest, mut earliest_end) = (0, known.news_ms, i64::MAX);
+        let mut held = true;
+        for wait in waits {
+            count += 1;
+            latest = latest.max(wait.since_ms);
+            earliest_end = earliest_end.min(wait.until_ms);
+            held &= known.truth.holder(&wait.line).is_some();
+        }
+        let only_waits = known.tasks.get(&owner).is_some_and(|tasks| *tasks == count);
+        let holds = known.beliefs.iter().any(|belief| belief.process.owner == process.owner);
+        let latest = latest.max(process.health(now).disturbed_until);
+        let quiet = latest + QUIET_MS < now && now < latest + RECHECK_MS && now + 50 < earliest_end;
+        drop(known);
+        if only_waits && held && !holds && quiet {
+            self.judge(line::silent(&owner, what, latest));
+        }
+    }
+
+    /// A holder that waited for its loss since some instant was told of it.
+    pub fn told(&self, process: &Process, id: &str, loss: &Loss, until_ms: i64, since_ms: i64) {
+        let now = self.clock.now_ms();
+        self.note(&process.name, &format!("is told that {id} is lost: {loss}"));
+        if *loss == Loss::Expired {
+            let woke = process.health(now).fault_at.max(since_ms);
+            self.judge(deadline::told_in_time(&process.name, id, until_ms, woke, now));
+        }
+    }
+
+    /// Checks all that depends on what processes believe.
+    pub fn step(&self) {
+        let now = self.clock.now_ms();
+        let mut known = self.known();
+        if known.violation.is_some() {
+            return;
+        }
+        for (id, token) in known.truth.settle(now) {
+            known.history.add(now, "store", &format!("{id} token {token} has expired"));
+        }
+        let Known { beliefs, truth, losses, history, .. } = &mut *known;
+        let mut verdict = Ok(());
+        let mut believers = Vec::new();
+        beliefs.retain_mut(|belief| {
+            // Nobody in a frozen process can look, and looking from outside would tell it things.
+            if belief.process.is_frozen() {
+                return true;
+            }
+            let Some(seen) = (belief.look)() else { return false };
+            if verdict.is_ok() {
+                let was_lost = belief.first.is_some();
+                verdict = check(truth, belief, &seen, now);
+                if let (false, Some(loss)) = (was_lost, &belief.first) {
+                    *losses.entry(loss.code()).or_default() += 1;
+                    let what = format!("{} token {}: {loss}", belief.id, belief.token);
+                    history.add(now, &belief.process.name, &what);
+                }
+                if seen.loss.is_none() && !deadline::is_excused(truth, &belief.id, belief.token) {
+                    let (process, id) = (Arc::clone(&belief.process), belief.id.clone());
+                    believers.push(Believer { process, id, token: belief.token });
+                }
+            }
+            true
+        });
+        let verdict = verdict.and_then(|()| exclusive::believers(&believers));
+        drop(known);
+        self.judge(verdict);
+    }
+
+    /// Looks whether somebody waits for what has been free for a while.
+    pub fn tick(&self) {
+        self.step();
+        let now = self.clock.now_ms();
+        let known = self.known();
+        let mut verdict = Ok(());
+        for wait in known.waits.values() {
+            let Some(free) = known.truth.free_since(&wait.line) else { continue };
+            let process = &wait.process;
+            if process.is_dead() || process.is_frozen() || process.is_partitioned() {
+                continue;
+            }
+            let well = process.health(now).disturbed_until;
+            let since = free.max(wait.since_ms).max(well);
+            let ahead = known.lines.waiters(&wait.line, now).len();
+            verdict = verdict.and_then(|()| {
+                line::woken(&process.owner.to_string(), &wait.line, since, ahead, now)
+            });
+        }
+        drop(known);
+        self.judge(verdict);
+    }
+}
+
+/// Checks one handle.
+fn check(truth: &Truth, belief: &mut Belief, seen: &Seen, now: i64) -> Verdict {
+    let who = belief.process.who.as_str();
+    let (id, token) = (&belief.id, belief.token);
+    let until_ms = belief.process.clock.true_ms(seen.valid_until);
+    loss::keeps_its_story(who, id, belief.first.as_ref(), seen.loss.as_ref())?;
+    let Some(loss) = &seen.loss else {
+        return deadline::covered(truth, who, id, token, until_ms);
+    };
+    if belief.first.is_some() {
+        return Ok(());
+    }
+    belief.first = Some(loss.clone());
+    // What somebody else has ended could not be renewed.
+    let ended = truth.tenure(id, token).and_then(|tenure| tenure.end.as_ref());
+    let ended = ended.is_some_and(|(at, _)| *at < until_ms);
+    if *loss == Loss::Expired && !ended {
+        let ttl_ms = i64::try_from(seen.ttl.as_millis()).unwrap_or(i64::MAX);
+        // The deadline is nine tenths of a life after the last renewal; the next was due after one
+        // third. Two in a hundred are for the drift of the clock.
+        let due_ms = until_ms - ttl_ms * 55 / 100;
+        let fault_ms = belief.process.health(now).fault_at;
+        patience::had_to_expire(who, id, Expiry { due_ms, until_ms, fault_ms, now_ms: now })?;
+    }
+    loss::is_true(truth, who, id, token, loss)
+}
