@@ -19,14 +19,17 @@ async fn ten_thousand_waiters_are_served_in_order_without_a_stampede() {
     let served = Arc::new(Mutex::new(Vec::with_capacity(CROWD)));
     let mut tasks = Vec::new();
     for n in 0..CROWD {
-        let (coordinator, scope, served) = (coordinator.clone(), scope.clone(), served.clone());
-        // One runtime with one thread: they arrive in the order in which they are started.
+        let (crowd, wanted, served) = (coordinator.clone(), scope.clone(), served.clone());
         tasks.push(tokio::spawn(async move {
             let terms = Terms::new().wait_forever();
-            let lease = coordinator.acquire(&scope, &terms).await.unwrap();
+            let lease = crowd.acquire(&wanted, &terms).await.unwrap();
             served.lock().unwrap().push((n, lease.token()));
             lease.release().await.unwrap();
         }));
+        // The first one opens the line. After that, on one thread, they arrive as they are started.
+        while n == 0 && coordinator.status(&scope).await.unwrap().waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
     while coordinator.status(&scope).await.unwrap().waiters.len() < CROWD {
         tokio::time::sleep(Duration::from_millis(400)).await;
