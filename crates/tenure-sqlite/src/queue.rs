@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
 
 use tenure::store::{Commit, Committed, Touch, Touched};
 use tenure::{Error, Result};
@@ -13,9 +12,6 @@ use crate::error::BACKEND;
 /// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
 const GROUP_REQUESTS: usize = 1_024;
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
-/// How long a group waits for callers that are likely to come, in all well below one flush.
-const MOMENT: Duration = Duration::from_micros(20);
-const MOMENTS: u32 = 3;
 /// Bound of the queue, in KiB of requests.
 const QUEUE_KIB: usize = 64 * 1024;
 
@@ -139,17 +135,12 @@ impl WriterHandle {
 }
 
 /// The first request and whatever else waits, within bounds, up to a request to close.
-///
-/// `expected` callers were answered just now and come back at once, as a rule. A moment's wait for
-/// them makes one flush serve all of them instead of the few that were quickest.
 pub(crate) fn gather(
     first: Queued,
     requests: &Receiver<Queued>,
-    expected: usize,
 ) -> (Vec<Queued>, Option<oneshot::Sender<()>>) {
     let mut group = Vec::new();
     let mut bytes = 0;
-    let mut moments = 0;
     let mut next = Some(first);
     while let Some(queued) = next {
         if let Request::Close(done) = queued.request {
@@ -164,12 +155,6 @@ pub(crate) fn gather(
         group.push(queued);
         let full = group.len() >= GROUP_REQUESTS || bytes >= GROUP_BYTES;
         next = if full { None } else { requests.try_recv().ok() };
-        while next.is_none() && !full && group.len() < expected && moments < MOMENTS {
-            // Asleep, not waiting on the queue: whoever sends then need not wake anybody.
-            moments += 1;
-            std::thread::sleep(MOMENT);
-            next = requests.try_recv().ok();
-        }
     }
     (group, None)
 }

@@ -74,15 +74,13 @@ pub(crate) fn spawn(
 
 impl Writer {
     fn run(&mut self, requests: &Receiver<Queued>) {
-        let mut answered = 0;
         loop {
             match requests.recv_timeout(self.idle()) {
                 Ok(Queued { request: Request::Look, .. }) => {
                     self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
                 }
                 Ok(first) => {
-                    let (group, close) = gather(first, requests, answered);
-                    answered = group.len();
+                    let (group, close) = gather(first, requests);
                     self.group(group);
                     if let Some(done) = close {
                         let _ = done.send(());
