@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, LeaseInfo, Owner, ReapHook, Subject};
+use tenure::lease::{Draft, Hooks, LeaseInfo, Owner, REMAINS, ReapHook, Subject};
 use tenure::random::SystemRandom;
 use tenure::store::faulty::{Fault, Operation};
-use tenure::store::{Expect, Put};
+use tenure::store::{Commit, Expect, Put};
 use tenure::{Error, Key};
 
 use super::leases::{soon, terms};
@@ -30,6 +30,16 @@ pub(super) fn all() -> Vec<Behaviour> {
             a_hook_that_refuses_prevents_the_acquisition,
             [multi, ttl, real_time],
             "and one that meets a conflict is asked again"
+        ),
+        behaviour!(
+            a_careless_hook_cannot_lose_the_lease,
+            [multi, ttl, real_time],
+            "one that puts a commit of its own in place of the draft adds to it all the same"
+        ),
+        behaviour!(
+            one_bad_record_does_not_stop_the_reaper,
+            [multi, ttl, real_time],
+            "the others are reaped, and the error names the one that cannot be read"
         ),
         behaviour!(
             an_unreleased_lease_is_reaped_once,
@@ -241,6 +251,68 @@ async fn a_hook_that_refuses_prevents_the_acquisition(ctx: Context) -> Result<()
     let lease = coordinator.acquire(&scope, &terms(&ctx).hooks(hook(false, 3))).await?;
     ensure_eq!(text(&existing(ctx.store(), &key).await?), "at last");
     Ok(lease.release().await?)
+}
+
+/// Writes its own commit over whatever was there.
+struct Careless {
+    key: Key,
+}
+
+#[async_trait]
+impl Hooks for Careless {
+    async fn will_insert(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+        draft.commit = Commit::from(Put::new(self.key.clone(), "in"));
+        Ok(())
+    }
+
+    async fn will_release_ok(
+        &self,
+        _: Subject<'_>,
+        _: &[u8],
+        draft: &mut Draft<'_>,
+    ) -> tenure::Result<()> {
+        draft.commit = Commit::from(Put::new(self.key.clone(), "out"));
+        Ok(())
+    }
+}
+
+async fn a_careless_hook_cannot_lose_the_lease(ctx: Context) -> Result<(), Failure> {
+    let (scope, key) = (ctx.scope("careless")?, ctx.key("target"));
+    let coordinator = ctx.coordinator("c").await?;
+    let hook = Arc::new(Careless { key: key.clone() });
+    let lease = coordinator.acquire(&scope, &terms(&ctx).hooks(hook)).await?;
+    ensure_eq!(text(&existing(ctx.store(), &key).await?), "in");
+    let info = coordinator.holder(&scope).await?.ok_or("held by nobody, whatever it believes")?;
+    ensure_eq!(info.token, lease.token());
+    lease.release_ok(b"").await?;
+    ensure_eq!(text(&existing(ctx.store(), &key).await?), "out");
+    ensure!(coordinator.holder(&scope).await?.is_none(), "held after its release");
+    Ok(())
+}
+
+async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Failure> {
+    let (dying, plan) = ctx.faulty("dying").await?;
+    let reaper = ctx.coordinator("reaper").await?;
+    let mut lost = Vec::new();
+    for key in ["a", "z"] {
+        lost.push(dying.acquire(&ctx.scope(key)?, &terms(&ctx).reapable()).await?);
+    }
+    let bad = Key::new(REMAINS, format!("{}#broken", ctx.scope("m")?));
+    ctx.store().commit(Put::new(bad.clone(), "not a record")).await?;
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    for lease in &lost {
+        soon("the loss", lease.lost()).await?;
+    }
+    ctx.pass(ctx.life() / 5 + ctx.slack()).await;
+    let (namespace, tally) = (ctx.namespace("lease")?, ctx.key("tally"));
+    match reaper.reap(&[namespace], true, &Tally { key: tally.clone() }).await {
+        Err(Error::Corrupt { reason, .. }) => {
+            ensure!(reason.contains(&bad.to_string()), "it does not say which: {reason}");
+        }
+        other => return Err(Failure::new(format!("the bad record went unnoticed: {other:?}"))),
+    }
+    ensure_eq!(number(&existing(ctx.store(), &tally).await?), 2, "the others were reaped");
+    Ok(())
 }
 
 /// Counts how often a lease was reaped, in the store.

@@ -1,5 +1,7 @@
 //! Leases: one holder, rising tokens, what everybody can see of them.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use tenure::lease::{Lease, LeaseEvent, ReconcilerLease, Terms};
 use tenure::store::{Commit, Put};
@@ -37,6 +39,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             fenced_counting_under_a_lease_loses_nothing,
             [multi, ttl, real_time],
             "several coordinators count in turn, each write fenced by its lease"
+        ),
+        behaviour!(
+            a_life_too_short_to_renew_is_refused,
+            [ttl, real_time],
+            "with the shortest one that works, instead of a lease that is lost at once"
         ),
         behaviour!(
             the_reconciler_recipe_holds,
@@ -191,6 +198,19 @@ pub(super) async fn count(
     tokio::task::yield_now().await;
     let put = Put::new(target.clone(), (now + 1).to_string());
     store.commit(Commit::from(put).fenced_by(lease)).await?;
+    Ok(())
+}
+
+async fn a_life_too_short_to_renew_is_refused(ctx: Context) -> Result<(), Failure> {
+    let (coordinator, scope) = (ctx.coordinator("c").await?, ctx.scope("short")?);
+    for short in [Duration::ZERO, Duration::from_millis(20)] {
+        let refused = coordinator.acquire(&scope, &Terms::new().ttl(short)).await;
+        match &refused {
+            Err(Error::Invalid { reason, .. }) => ensure!(reason.contains("50ms"), "{reason}"),
+            _ => return Err(Failure::new(format!("a life of {short:?}: {refused:?}"))),
+        }
+    }
+    ensure!(coordinator.holder(&scope).await?.is_none(), "held all the same");
     Ok(())
 }
 

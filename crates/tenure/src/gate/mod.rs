@@ -174,7 +174,7 @@ impl Gate {
     /// # Errors
     /// What makes waiting pointless: an invalid request, a store that cannot hold leases or refuses
     /// this program. An unreachable store is waited for. Also if a loop did not stop in time at
-    /// shutdown; the lease is then left to expire, since the work may still be going on.
+    /// shutdown; its lease is then kept until the process ends, since the work may still be going on.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         tokio::pin!(shutdown);
         let mut failures = 0;
@@ -244,7 +244,7 @@ impl Gate {
         self.metrics.holding.set(0);
         if !stopped && matches!(end, End::Shutdown) {
             running.abandon();
-            let reason = "a loop did not stop in time; its lease is left to expire";
+            let reason = "a loop did not stop in time; its lease is kept until this process ends";
             return Err(Error::unavailable("gate", reason));
         }
         running.finish().await;

@@ -137,7 +137,7 @@ impl Running {
         }
     }
 
-    /// Leaves the lease to expire: the work may still be going on.
+    /// Keeps the lease for as long as the process lives: the work may still be going on.
     pub(super) fn abandon(mut self) {
         self.handles.iter().for_each(AbortHandle::abort);
         if let Some(lease) = self.lease.take() {

@@ -34,18 +34,14 @@ pub(crate) async fn acquire(
     claim: &dyn Claim,
     terms: &Terms,
 ) -> Result<Vec<Arc<Held>>> {
-    let start = agent.clock.uptime();
-    let deadline = match terms.wait {
-        Wait::No => {
-            return match try_once(agent, claim, terms, None).await? {
-                Tried::Held(held) => Ok(held),
-                Tried::Blocked | Tried::Gone => Err(held_error(agent, claim).await),
-            };
-        }
-        Wait::For(wait) => Some(start.saturating_add(wait)),
-        Wait::Forever => None,
-    };
-    bounded(agent, claim, deadline, wait(agent, claim, terms)).await
+    terms.check(&agent.options)?;
+    if terms.wait == Wait::No {
+        return match try_once(agent, claim, terms, None).await? {
+            Tried::Held(held) => Ok(held),
+            Tried::Blocked | Tried::Gone => Err(held_error(agent, claim).await),
+        };
+    }
+    bounded(agent, claim, terms, wait(agent, claim, terms)).await
 }
 
 /// Acquires several leases at once, in line for whichever of them is in the way.
@@ -56,23 +52,22 @@ pub(crate) async fn acquire_several(
 ) -> Result<Vec<Arc<Held>>> {
     let line = keys.first().map_or("", |key| &*key.id).into();
     let claim = SeveralClaim { keys, line };
-    let deadline = match terms.wait {
-        Wait::No => return acquire(agent, &claim, terms).await,
-        Wait::For(wait) => Some(agent.clock.uptime().saturating_add(wait)),
-        Wait::Forever => None,
-    };
-    bounded(agent, &claim, deadline, wait_moving(agent, keys, terms)).await
+    if terms.wait == Wait::No {
+        return acquire(agent, &claim, terms).await;
+    }
+    terms.check(&agent.options)?;
+    bounded(agent, &claim, terms, wait_moving(agent, keys, terms)).await
 }
 
-/// Waits until the deadline, and says who was in the way if that comes first.
+/// Waits for as long as the terms say, and says who was in the way if that comes first.
 async fn bounded(
     agent: &Arc<Agent>,
     claim: &dyn Claim,
-    deadline: Option<Duration>,
+    terms: &Terms,
     waiting: impl Future<Output = Result<Vec<Arc<Held>>>>,
 ) -> Result<Vec<Arc<Held>>> {
     let start = agent.clock.uptime();
-    let answer = match deadline {
+    let answer = match terms.wait.deadline(start) {
         None => waiting.await,
         Some(deadline) => tokio::select! {
             biased;
@@ -241,9 +236,7 @@ async fn try_once(
             return Ok(Tried::Blocked);
         };
         match ticket {
-            Some(ticket) => {
-                commit.writes.extend(ticket.leaving(with_mark).writes);
-            }
+            Some(ticket) => commit = commit.and(ticket.leaving(with_mark)),
             // Whoever is ready to wait does not get ahead of those who wait already.
             None if terms.wait != Wait::No && agent.multi() && agent.listens() => {
                 commit = commit.check(line_mark.clone(), Expect::Absent);

@@ -271,6 +271,9 @@ impl Coordinator {
     /// Reaps what ended without a release in these namespaces, also below them if asked: runs the
     /// hook in the commit that tidies up, effectively once per lease, whoever else reaps. Returns
     /// how many were reaped.
+    ///
+    /// # Errors
+    /// A lease that cannot be reaped does not hold up the others: its error comes after they are done.
     pub async fn reap(
         &self,
         namespaces: &[Namespace],

@@ -8,7 +8,7 @@ use super::agent::Agent;
 use super::held::Held;
 use super::release::{self, Outcome};
 use super::{Loss, Metadata, Owner, heartbeat, renewal};
-use crate::store::{Fence, Written};
+use crate::store::Fence;
 use crate::{Error, Result};
 
 /// A lease that is held, and renewed in the background for as long as this handle lives.
@@ -155,9 +155,7 @@ impl Lease {
         let sent = self.agent.clock.uptime();
         match self.agent.store.commit(heartbeat::same_again(&self.agent, &self.held)).await {
             Ok(committed) => {
-                if let Some(Written::Put(result) | Written::Unchanged(result)) =
-                    committed.writes.first()
-                {
+                if let Some(result) = committed.first_put() {
                     self.held.renewed(sent, result.revision);
                 }
                 Ok(())

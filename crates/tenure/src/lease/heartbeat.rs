@@ -4,7 +4,7 @@ use super::agent::Agent;
 use super::held::Held;
 use super::hooks::{Draft, Hooks, Subject};
 use super::record::{LeaseRecord, encode};
-use crate::store::{Commit, Expect, Put, Touched, WriteResult, Written};
+use crate::store::{Commit, Expect, Put, Touched};
 use crate::{Error, Result};
 
 /// The put that starts a lease's life anew and changes nothing about it.
@@ -31,14 +31,9 @@ pub(crate) async fn with_hooks(agent: &Agent, held: &Held, hooks: &dyn Hooks) ->
     };
     let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     hooks.will_heartbeat(subject, &mut draft).await?;
-    let mut commit = draft.commit;
-    commit.writes.insert(0, crate::store::Write::Put(same_again(agent, held)));
-    let committed = agent.store.commit(commit).await?;
-    match committed.writes.first() {
-        Some(Written::Put(WriteResult { revision, .. }))
-        | Some(Written::Unchanged(WriteResult { revision, .. })) => {
-            Ok(Touched { revision: *revision, ttl: held.timing.ttl })
-        }
-        _ => Err(Error::unknown(agent.backend(), "the store did not say what it wrote")),
+    let commit = Commit::from(same_again(agent, held)).and(draft.commit);
+    match agent.store.commit(commit).await?.first_put() {
+        Some(result) => Ok(Touched { revision: result.revision, ttl: held.timing.ttl }),
+        None => Err(Error::unknown(agent.backend(), "the store did not say what it wrote")),
     }
 }

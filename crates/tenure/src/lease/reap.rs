@@ -5,56 +5,71 @@
 //! it without its lease removes it in the commit that runs the hook; since a record can be removed
 //! only once, the hook takes effect once per lease, however many coordinators reap.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Owner;
 use super::agent::Agent;
 use super::hooks::{Draft, ReapHook, is_worth_asking_again};
-use super::record::{LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode};
-use crate::store::{Commit, Delete, Expect, Query, Write};
+use super::record::{LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, untagged};
+use crate::store::{Commit, Expect, Query};
 use crate::{Error, Object, Result};
 
 /// A hook that meets a conflict is asked again, so often.
 const ATTEMPTS: u32 = 5;
 
-/// Reaps all that is left under a prefix.
+/// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
+/// told when they are done. A store that cannot be reached ends it at once.
 pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
     let mut reaped = 0;
+    let mut failed = None;
     let mut query = Query::new(REMAINS).prefix(prefix);
     loop {
         // Remains first, leases after: a lease that is missing from the later list has ended.
         let page = agent.store.list(&query).await?;
-        let live = live(agent, &page.objects).await?;
-        for object in page.objects {
-            let remains: RemainsRecord = decode(&object, agent.backend())?;
-            if !live.contains(&remains.record.nonce) {
-                reaped += usize::from(reap_one(agent, &object, &remains, hook).await?);
+        let living = living(agent, &page.objects).await?;
+        for object in &page.objects {
+            match reap_if_dead(agent, object, &living, hook).await {
+                Ok(done) => reaped += usize::from(done),
+                Err(error) if error.is_refusal() || matches!(error, Error::Corrupt { .. }) => {
+                    tracing::warn!(%error, remains = %object.key, "not reaped; going on");
+                    failed.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
             }
         }
         match page.next {
             Some(next) => query.after = Some(next),
-            None => return Ok(reaped),
+            None => return failed.map_or(Ok(reaped), Err),
         }
     }
 }
 
-/// The nonces of those that still live, among the leases whose remains these are.
-async fn live(agent: &Agent, remains: &[Object]) -> Result<BTreeSet<String>> {
-    let (Some(first), Some(last)) = (remains.first(), remains.last()) else {
-        return Ok(BTreeSet::new());
-    };
-    let lease_of = |object: &Object| -> Result<String> {
-        Ok(decode::<RemainsRecord>(object, agent.backend())?.lease)
-    };
-    // Ids of remains are those of their leases and a tag, so both lists are in the same order.
-    let (from, to) = (lease_of(first)?, lease_of(last)?);
-    let query = Query::new(LEASE).from(from).until(format!("{to}\u{1}"));
-    let mut nonces = BTreeSet::new();
-    for object in agent.store.list_all(&query).await? {
-        nonces.insert(decode::<LeaseRecord>(&object, agent.backend())?.nonce);
+/// The payloads of the leases that live, among those whose remains these are, by id.
+async fn living(agent: &Agent, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
+    let id = |object: &Object| untagged(&object.key.id).map(|(lease, _)| lease.to_owned());
+    let ids: BTreeSet<String> = remains.iter().filter_map(id).collect();
+    let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(BTreeMap::new()) };
+    // An id holds no control characters, so nothing lies between it and this.
+    let query = Query::new(LEASE).from(first.clone()).until(format!("{last}\u{1}"));
+    let leases = agent.store.list_all(&query).await?;
+    Ok(leases.into_iter().map(|object| (object.key.id.clone(), object)).collect())
+}
+
+async fn reap_if_dead(
+    agent: &Agent,
+    object: &Object,
+    living: &BTreeMap<String, Object>,
+    hook: &dyn ReapHook,
+) -> Result<bool> {
+    let remains: RemainsRecord = decode(object, agent.backend())?;
+    // One that cannot be read may be the very one, so nothing is concluded from it.
+    let present = living.get(&remains.lease);
+    let present = present.map(|lease| decode::<LeaseRecord>(lease, agent.backend())).transpose()?;
+    if present.is_some_and(|lease| lease.nonce == remains.record.nonce) {
+        return Ok(false);
     }
-    Ok(nonces)
+    reap_one(agent, object, &remains, hook).await
 }
 
 async fn reap_one(
@@ -79,11 +94,8 @@ async fn reap_one(
     for _ in 0..ATTEMPTS {
         let mut draft = Draft { store: &agent.store, commit: Commit::new() };
         hook.will_reap(&info, &mut draft).await?;
-        let mut commit = draft.commit;
-        let expect = Expect::Revision(object.revision);
-        let removal = Delete { key: object.key.clone(), expect };
-        commit.writes.insert(0, Write::Delete(removal));
-        match agent.store.commit(commit).await {
+        let removal = Commit::new().delete(object.key.clone(), Expect::Revision(object.revision));
+        match agent.store.commit(removal.and(draft.commit)).await {
             Ok(_) => {
                 tracing::info!(lease = %info.id, holder = %info.holder, "reaped");
                 return Ok(true);

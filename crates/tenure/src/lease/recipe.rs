@@ -115,7 +115,9 @@ impl ReconcilerLease {
             },
             // Ours if our own name and nonce are in it: no other holder writes those.
             Err(error) if error.is_unknown() => match self.holder().await? {
-                Some((object, holder)) if holder == self.owner.to_string() => Some(result(&object)),
+                Some((object, holder)) if holder == self.owner.to_string() => {
+                    Some(WriteResult::from(&object))
+                }
                 _ => return Err(error),
             },
             Err(error) => return Err(error),
@@ -162,18 +164,6 @@ impl ReconcilerLease {
             timing,
             valid_until: timing.valid_until(sent),
         }
-    }
-}
-
-fn result(object: &Object) -> WriteResult {
-    WriteResult {
-        version: object.version,
-        revision: object.revision,
-        created_revision: object.created_revision,
-        token: object.token,
-        created_at_ms: object.created_at_ms,
-        updated_at_ms: object.updated_at_ms,
-        ttl: object.ttl,
     }
 }
 

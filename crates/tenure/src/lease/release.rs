@@ -76,7 +76,7 @@ fn deletion(agent: &Agent, leases: &[Arc<Held>]) -> Commit {
 }
 
 async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<Commit> {
-    let mut draft = Draft { store: &agent.store, commit: deletion(agent, leases) };
+    let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     for held in leases {
         let Some(hooks) = &held.hooks else { continue };
         let (id, nonce) = (&*held.key.id, &*held.nonce);
@@ -87,7 +87,7 @@ async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> R
             Outcome::Fail(error) => hooks.will_release_fail(lease, error, &mut draft).await?,
         }
     }
-    Ok(draft.commit)
+    Ok(deletion(agent, leases).and(draft.commit))
 }
 
 async fn try_release(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<()> {

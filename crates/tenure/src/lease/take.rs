@@ -109,17 +109,15 @@ async fn compose(
             commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
         }
     }
-    let mut draft = Draft { store: &agent.store, commit };
+    // The hook gets a draft of its own: what the lease needs is not its to lose.
+    let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     if let Some(hooks) = &attempt.terms.hooks {
         for key in attempt.leases {
             let (id, nonce, holder) = (&key.id, attempt.nonce, &agent.owner);
             hooks.will_insert(Subject { id, nonce, holder, token: None }, &mut draft).await?;
         }
     }
-    let mut commit = draft.commit;
-    commit.checks.extend(attempt.commit.checks.iter().cloned());
-    commit.writes.extend(attempt.commit.writes.iter().cloned());
-    Ok(commit)
+    Ok(commit.and(draft.commit).and(attempt.commit.clone()))
 }
 
 #[cfg(not(feature = "flaws"))]

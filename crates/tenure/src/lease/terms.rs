@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use super::{Hooks, Metadata, Options, Timing};
 use crate::store::Capabilities;
+use crate::{Error, Result};
+
+/// The shortest life: less would be over before anybody could act on it.
+const LIFE_MIN: Duration = Duration::from_millis(50);
 
 /// How long to wait for what somebody else holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +22,17 @@ pub enum Wait {
     For(Duration),
     /// As long as it takes.
     Forever,
+}
+
+impl Wait {
+    /// When a wait that begins now is over; `None` for one without an end.
+    pub(crate) fn deadline(self, now: Duration) -> Option<Duration> {
+        match self {
+            Self::No => Some(now),
+            Self::For(wait) => Some(now.saturating_add(wait)),
+            Self::Forever => None,
+        }
+    }
 }
 
 impl From<Duration> for Wait {
@@ -104,6 +119,18 @@ impl Terms {
     /// The life asked for.
     pub(crate) fn life(&self, options: &Options) -> Duration {
         self.ttl.unwrap_or(options.ttl)
+    }
+
+    /// A life that leaves time to renew it.
+    pub(crate) fn check(&self, options: &Options) -> Result<()> {
+        let life = self.life(options);
+        if life < LIFE_MIN {
+            return Err(Error::invalid(
+                format!("a lease's life of {life:?}"),
+                format!("a renewal could not be answered in time; ask for {LIFE_MIN:?} or more"),
+            ));
+        }
+        Ok(())
     }
 
     /// The times that will hold on this store.

@@ -121,7 +121,6 @@ async fn serve(
             }
             News::Listed(name, Err(error)) => {
                 tracing::debug!(%error, line = %name, "the line cannot be listed; trying again");
-                agent.clock.sleep(PAUSE).await;
                 agent.sync_again(&name);
             }
             News::Timer => {}
@@ -132,6 +131,10 @@ async fn serve(
 /// Who waits in a line, in all processes.
 async fn list(agent: Arc<Agent>, name: Arc<str>, number: u64) -> (Arc<str>, Result<Listing>) {
     let listing = list_waiters(&agent, &name, number).await;
+    if listing.is_err() {
+        // Here and not where it is heard of: other lines have nothing to do with it.
+        agent.clock.sleep(PAUSE).await;
+    }
     (name, listing)
 }
 

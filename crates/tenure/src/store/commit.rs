@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Attachment;
-use crate::{Key, Labels};
+use crate::{Key, Labels, Object};
 
 /// What an object must be like for a commit to apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -238,6 +238,15 @@ impl Commit {
         self.check(fence.key, Expect::Token(fence.token))
     }
 
+    /// Adds everything of another commit behind what is here.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.checks.extend(other.checks);
+        self.writes.extend(other.writes);
+        self.attachments.extend(other.attachments);
+        self
+    }
+
     /// Runs this in the same transaction, on a store that can.
     #[must_use]
     pub fn attach(mut self, attachment: Attachment) -> Self {
@@ -302,6 +311,20 @@ pub enum Written {
     },
     /// There was nothing to delete.
     Absent,
+}
+
+impl From<&Object> for WriteResult {
+    fn from(object: &Object) -> Self {
+        Self {
+            version: object.version,
+            revision: object.revision,
+            created_revision: object.created_revision,
+            token: object.token,
+            created_at_ms: object.created_at_ms,
+            updated_at_ms: object.updated_at_ms,
+            ttl: object.ttl,
+        }
+    }
 }
 
 /// An object's numbers and labels in time after a put.

@@ -55,16 +55,7 @@ impl Row {
     }
 
     fn result(&self) -> WriteResult {
-        let object = &self.object;
-        WriteResult {
-            version: object.version,
-            revision: object.revision,
-            created_revision: object.created_revision,
-            token: object.token,
-            created_at_ms: object.created_at_ms,
-            updated_at_ms: object.updated_at_ms,
-            ttl: object.ttl,
-        }
+        WriteResult::from(&*self.object)
     }
 }
 
