@@ -6,9 +6,10 @@
 //! and gets a revision of its own, in order of creation.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior};
 use tenure::store::hosttime::{Anchor, HostTime};
 use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
@@ -18,6 +19,8 @@ use crate::error::{BACKEND, definite};
 
 const SCHEMA_VERSION: u32 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
+/// Between two attempts to switch the file to its write-ahead log.
+const SWITCH_PAUSE: Duration = Duration::from_millis(5);
 /// The columns of the older table that the new one takes over.
 const OLD_COLUMNS: [&str; 7] =
     ["object_type", "id", "name", "payload", "labels", "created_at_ms", "updated_at_ms"];
@@ -37,7 +40,7 @@ pub(crate) fn connect(options: &Options, write: bool) -> rusqlite::Result<Connec
     conn.pragma_update(None, "cache_size", -32_768)?;
     conn.set_prepared_statement_cache_capacity(32);
     if write {
-        conn.pragma_update(None, "journal_mode", "WAL")?;
+        switch_to_wal(&conn, options)?;
         // An acknowledged commit survives loss of power: the log is flushed with every commit.
         conn.pragma_update(None, "synchronous", "FULL")?;
         conn.pragma_update(None, "wal_autocheckpoint", 4_000)?;
@@ -49,6 +52,23 @@ pub(crate) fn connect(options: &Options, write: bool) -> rusqlite::Result<Connec
         conn.create_scalar_function("tenure_requires_versioned_writer", 0, flags, |_| Ok(true))?;
     }
     Ok(conn)
+}
+
+/// Two that switch to WAL at the same time may each hold the lock that the other one needs. SQLite
+/// then refuses one of them at once, whatever the timeout, so trying again is up to us.
+fn switch_to_wal(conn: &Connection, options: &Options) -> rusqlite::Result<()> {
+    let give_up = options.clock.uptime().saturating_add(options.busy_timeout);
+    loop {
+        match conn.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && options.clock.uptime() < give_up =>
+            {
+                std::thread::sleep(SWITCH_PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Brings the database up to date, once, however many processes start at the same time, and takes up

@@ -1,6 +1,7 @@
 //! Taking over a database made with the documents' older table, and turning away programs too old.
 
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 
 use rusqlite::Connection;
 use tenure::Key;
@@ -90,16 +91,27 @@ async fn takes_over() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Again and again, since what went wrong here once went wrong in one of several hundred starts.
 async fn many_at_once() -> Result<(), Failure> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("old.db");
-    drop(older_database(&path, 50).map_err(sql)?);
-    let threads: Vec<_> = (0..8)
-        .map(|_| {
-            let path = path.clone();
-            std::thread::spawn(move || SqliteStore::open(path))
+    for round in 0..40 {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("old.db");
+        drop(older_database(&path, 50).map_err(sql)?);
+        start_together(&path).await.map_err(|why| format!("round {round}: {why}"))?;
+    }
+    Ok(())
+}
+
+async fn start_together(path: &Path) -> Result<(), Failure> {
+    let line = Arc::new(Barrier::new(8));
+    let start = || {
+        let (path, line) = (path.to_owned(), Arc::clone(&line));
+        std::thread::spawn(move || {
+            line.wait();
+            SqliteStore::open(path)
         })
-        .collect();
+    };
+    let threads: Vec<_> = (0..8).map(|_| start()).collect();
     let mut stores = Vec::new();
     for thread in threads {
         let opened = thread.join().map_err(|_| "opening panicked")?;
