@@ -19,31 +19,47 @@ const TTL: Duration = Duration::from_secs(30);
 /// Leases of one session in the renewal benchmark.
 const SESSION: usize = 10_000;
 
-pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    plan: Plan,
+    clients: &[usize],
+    stores: &[String],
+    cycles_alone: bool,
+) -> anyhow::Result<()> {
     let folder = tempfile::tempdir_in(".")?;
     let server = Postgres::start()?;
-    let memory = MemoryStore::new().into_store();
-    let sqlite = SqliteStore::open(folder.path().join("tenure.db"))?.into_store();
-    let postgres = PostgresStore::connect(&server.fresh_database()?).await?.into_store();
-    cycles(plan, &memory, &sqlite, &postgres, &server).await?;
-    heading(
-        "Renewals a second, 10,000 leases of one session in one round trip",
-        &["store", "Tenure"],
-    );
-    for (name, store) in [("memory", &memory), ("SQLite", &sqlite), ("Postgres", &postgres)] {
-        println!("| {name} | {} |", human(renewals(plan, store).await?));
+    let has = |name: &str| stores.iter().any(|store| store == name);
+    let memory = has("memory").then(|| MemoryStore::new().into_store());
+    let sqlite = match has("sqlite") {
+        true => Some(SqliteStore::open(folder.path().join("tenure.db"))?.into_store()),
+        false => None,
+    };
+    let postgres = match has("postgres") {
+        true => Some(PostgresStore::connect(&server.fresh_database()?).await?.into_store()),
+        false => None,
+    };
+    let all = [memory.as_ref(), sqlite.as_ref(), postgres.as_ref()];
+    cycles(plan, clients, all, &server).await?;
+    if !cycles_alone {
+        heading(
+            "Renewals a second, 10,000 leases of one session in one round trip",
+            &["store", "Tenure"],
+        );
+        for (name, store) in ["memory", "SQLite", "Postgres"].into_iter().zip(all) {
+            let Some(store) = store else { continue };
+            println!("| {name} | {} |", human(renewals(plan, store).await?));
+        }
+        crate::handover::run(plan, &folder, &server).await?;
     }
-    crate::handover::run(plan, &folder, &server).await?;
-    sqlite.close().await;
-    postgres.close().await;
+    for store in all.into_iter().flatten() {
+        store.close().await;
+    }
     Ok(())
 }
 
 async fn cycles(
     plan: Plan,
-    memory: &Store,
-    sqlite: &Store,
-    postgres: &Store,
+    clients: &[usize],
+    stores: [Option<&Store>; 3],
     server: &Postgres,
 ) -> anyhow::Result<()> {
     heading(
@@ -61,19 +77,23 @@ async fn cycles(
     );
     let raw = connections(&server.fresh_database()?).await?;
     let redis = Redis::start().await?;
-    for clients in [1, 64] {
+    for &clients in clients {
         let mut figures: [Vec<f64>; 7] = Default::default();
         for run in 0..plan.runs {
             let tag = format!("{clients}-{run}");
-            let ours = [
-                cycle_rate(memory, clients, plan.time, &tag).await?,
-                cycle_rate(sqlite, clients, plan.time, &tag).await?,
-                cycle_rate(postgres, clients, plan.time, &tag).await?,
-            ];
-            let by_hand = raw_rate(&raw, clients, plan.time, &tag).await?;
-            let redis = match &redis {
-                Some(redis) => redis.cycle_rate(clients, plan.time).await?,
+            let mut ours = [f64::NAN; 3];
+            for (rate, store) in ours.iter_mut().zip(stores) {
+                if let Some(store) = store {
+                    *rate = cycle_rate(store, clients, plan.time, &tag).await?;
+                }
+            }
+            let by_hand = match stores[2] {
+                Some(_) => raw_rate(&raw, clients, plan.time, &tag).await?,
                 None => f64::NAN,
+            };
+            let redis = match (&redis, stores[1]) {
+                (Some(redis), Some(_)) => redis.cycle_rate(clients, plan.time).await?,
+                _ => f64::NAN,
             };
             let all =
                 [ours[0], ours[1], ours[2], by_hand, ours[2] / by_hand, redis, ours[1] / redis];

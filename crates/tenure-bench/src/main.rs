@@ -64,7 +64,17 @@ enum What {
         stores: Vec<String>,
     },
     /// Cycles, renewals and hand-overs of leases, beside raw Postgres and Redis.
-    Leases,
+    Leases {
+        /// How many clients at once, one row of the table for each.
+        #[arg(long, value_delimiter = ',', default_value = "1,64")]
+        clients: Vec<usize>,
+        /// Which stores.
+        #[arg(long, value_delimiter = ',', default_value = "memory,sqlite,postgres")]
+        stores: Vec<String>,
+        /// Cycles alone.
+        #[arg(long)]
+        cycles: bool,
+    },
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -91,7 +101,9 @@ fn main() -> anyhow::Result<()> {
             What::Postgres { writers } => postgres::run(plan, &writers).await,
             What::Watch => watch::run(plan).await,
             What::Size { objects, stores } => size::run(plan, objects, &stores).await,
-            What::Leases => leases::run(plan).await,
+            What::Leases { clients, stores, cycles } => {
+                leases::run(plan, &clients, &stores, cycles).await
+            }
             What::Footprint { count } => footprint::run(count).await,
         }
     })

@@ -28,18 +28,20 @@ pub(crate) const BY_KEY: &str = "o.object_type = w.object_type and o.id = w.id";
 /// Where the answer of [`write_sql`] has the transaction that wrote.
 pub(crate) const WRITTEN_BY: usize = 2;
 
+/// What a row has, in the order of [`Columns::parameters`].
+pub(crate) const COLUMNS: &str = "object_type, id, name, payload, labels, created_at_ms, \
+     updated_at_ms, resource_version, revision, created_revision, token, ttl_ms, expires_at_ms";
+
 /// New rows, changed rows, events and the counter in one statement: it is planned and answered once.
 /// Arrays are unnested side by side in the select list, which streams; as a table function each would
 /// be stored first. Should a changed row not be where it was, the division by zero makes sure that
 /// nothing is committed.
 pub(crate) fn write_sql(found: &str) -> String {
-    let columns = "object_type, id, name, payload, labels, created_at_ms, updated_at_ms, \
-                   resource_version, revision, created_revision, token, ttl_ms, expires_at_ms";
-    let new = unnested(columns, 1);
-    let changed = unnested(&format!("{columns}, place"), 14);
+    let new = unnested(COLUMNS, 1);
+    let changed = unnested(&format!("{COLUMNS}, place"), 14);
     let events = (28..=41).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
     format!(
-        "with inserted as (insert into objects ({columns}) {new}), \
+        "with inserted as (insert into objects ({COLUMNS}) {new}), \
          replaced as ( \
            update objects o set name = w.name, payload = w.payload, labels = w.labels, \
              created_at_ms = w.created_at_ms, updated_at_ms = w.updated_at_ms, \
@@ -60,12 +62,13 @@ pub(crate) fn write_sql(found: &str) -> String {
 }
 
 /// Arrays as rows, from this parameter on.
-fn unnested(columns: &str, first: usize) -> String {
+pub(crate) fn unnested(columns: &str, first: usize) -> String {
     let columns = columns.split(", ").enumerate().map(|(n, column)| {
         let kind = match column {
             "object_type" | "id" | "name" | "labels" => "text",
             "payload" => "bytea",
             "place" => "tid",
+            "writer" => "xid",
             _ => "bigint",
         };
         format!("unnest(${}::{kind}[]) as {column}", first + n)
@@ -106,7 +109,7 @@ impl<'a> Columns<'a> {
         self.ttl_ms.push(ttl_ms(object.ttl));
     }
 
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 12] {
+    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 12] {
         [
             &self.object_type,
             &self.id,

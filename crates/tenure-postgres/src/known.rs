@@ -3,7 +3,7 @@
 //!
 //! It is knowledge only as long as nobody else has written the counter row, and only the server can
 //! tell; so it is used for one thing alone, by [`crate::quick`], whose statement has the server
-//! confirm all of it. Rows with a time to live are never kept: a touch changes them without a
+//! confirm all of it. When the life of a row is over is not known: a touch changes that without a
 //! revision. It belongs to one session and goes with it.
 
 use std::collections::HashMap;
@@ -91,8 +91,7 @@ impl Known {
         for change in steps.iter().flat_map(|step| &step.changes) {
             let (Change::Put { row, .. } | Change::Remove { row, .. }) = change;
             self.remove(&row.object.key);
-            // A touch may change a row with a time to live at any instant.
-            if matches!(change, Change::Put { .. }) && row.expires_at_ms.is_none() {
+            if matches!(change, Change::Put { .. }) {
                 self.put(row.clone(), left.by);
             }
         }
@@ -189,12 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_unseen_is_not_kept() {
+    fn what_is_gone_or_in_doubt_is_not_kept() {
         let mut known = Known::default();
-        wrote(&mut known, row(1, 0, None));
         wrote(&mut known, row(1, 0, Some(5)));
-        assert!(known.row(&Key::new("k", "1")).is_none());
-        wrote(&mut known, row(1, 0, None));
+        assert!(known.row(&Key::new("k", "1")).is_some());
         let gone = Change::Remove { row: row(1, 0, None), cause: tenure::store::Cause::Deleted };
         known.learn(&[Step { revision: 2, changes: vec![gone] }], left(2));
         assert!(known.row(&Key::new("k", "1")).is_none());

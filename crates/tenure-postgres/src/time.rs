@@ -122,11 +122,15 @@ impl Timekeeper {
         self.clock.uptime()
     }
 
-    /// The least that the store's time can be by now, as far as this process remembers.
-    pub(crate) fn at_least(&self) -> Option<i64> {
+    /// The least and the most that the store's time can be by now, as far as this process remembers.
+    pub(crate) fn between(&self) -> Option<(i64, i64)> {
         let now = self.clock.uptime();
         let evidence = *self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
-        evidence.map(|evidence| evidence.bounds(now, now).0)
+        evidence.map(|evidence| {
+            let (earliest, latest) = evidence.bounds(now, now);
+            let drift = millis(evidence.age(now) / DRIFT);
+            (earliest - drift, latest.saturating_add(drift))
+        })
     }
 
     /// Judges an answer that has just been received, and remembers it.

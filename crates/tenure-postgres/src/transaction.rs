@@ -24,7 +24,7 @@ use crate::error::{Failure, commit_refused};
 use crate::group::Work;
 use crate::known::{Known, Left};
 use crate::overlay::Overlay;
-use crate::quick::quick_sql;
+use crate::quick::{change_sql, replace_sql};
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::time::{Reading, Sample, WALL_MS};
@@ -40,7 +40,8 @@ pub(crate) struct Statements {
     free_names: Statement,
     write: Statement,
     write_by_key: Statement,
-    pub(crate) quick: Statement,
+    pub(crate) replace: Statement,
+    pub(crate) change: Statement,
 }
 
 /// Where a group broke.
@@ -109,12 +110,26 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
     let [write, by_key] = [BY_PLACE, BY_KEY].map(write_sql);
-    let quick = quick_sql();
-    let texts =
-        [lock, &rows, &locked_rows, &named, &clock, REMOVE, FREE_NAMES, &write, &by_key, &quick];
-    let prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?;
-    let Ok([lock, rows, locked_rows, named, clock, remove, free_names, write, write_by_key, quick]) =
-        <[Statement; 10]>::try_from(prepared)
+    let (replace, change) = (replace_sql(), change_sql());
+    let [rows, locked, named, clock] = [&rows, &locked_rows, &named, &clock].map(String::as_str);
+    let texts = [lock, rows, locked, named, clock, REMOVE, FREE_NAMES, &write, &by_key];
+    let texts = texts.into_iter().chain([replace.as_str(), change.as_str()]);
+    let prepared = try_join_all(texts.map(|text| client.prepare(text))).await?;
+    let Ok(
+        [
+            lock,
+            rows,
+            locked_rows,
+            named,
+            clock,
+            remove,
+            free_names,
+            write,
+            write_by_key,
+            replace,
+            change,
+        ],
+    ) = <[Statement; 11]>::try_from(prepared)
     else {
         return Err(Error::unavailable(BACKEND, "statements went missing").into());
     };
@@ -128,7 +143,8 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
         free_names,
         write,
         write_by_key,
-        quick,
+        replace,
+        change,
     })
 }
 
@@ -345,6 +361,6 @@ impl Transaction<'_> {
 
 /// What writers lower the next expiry to is even, what a sweep claims it with is odd: the sweep can
 /// tell whether its claim still stands.
-fn lowered(expires_at_ms: i64) -> i64 {
+pub(crate) fn lowered(expires_at_ms: i64) -> i64 {
     expires_at_ms & !1
 }
