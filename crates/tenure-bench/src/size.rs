@@ -1,5 +1,7 @@
 //! Does it stay flat? The cost of one get and one commit in a small and in a large store.
 
+use std::collections::HashMap;
+use std::hint::black_box;
 use std::time::Duration;
 
 use tenure::Key;
@@ -25,6 +27,7 @@ pub(crate) async fn run(plan: Plan, large: usize, stores: &[String]) -> anyhow::
             "memory" => {
                 let empty = || MemoryStore::new().into_store();
                 compare(plan, "memory", [empty(), empty()], large).await?;
+                compare_maps(plan, large);
             }
             "sqlite" => {
                 let folder = tempfile::tempdir_in(".")?;
@@ -63,12 +66,53 @@ async fn compare(plan: Plan, name: &str, stores: [Store; 2], large: usize) -> an
             ratios.push(pair[1] / pair[0]);
         }
         let [small, big] = costs.map(median);
-        println!("| {name} | {operation} | {small:.1} | {big:.1} | {:.2}× |", median(ratios));
+        println!("| {name} | {operation} | {small:.2} | {big:.2} | {:.2}× |", median(ratios));
     }
     for store in stores {
         store.close().await;
     }
     Ok(())
+}
+
+/// The same with a `HashMap` and nothing around it: what the machine's caches alone cost at that size.
+fn compare_maps(plan: Plan, large: usize) {
+    let sizes = [SMALL, large];
+    let mut maps = sizes.map(|size| (0..size).map(|n| (key(n), payload(0))).collect());
+    for operation in ["get", "put"] {
+        let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+        for run in 0..plan.runs {
+            let mut pair = [0.0; 2];
+            for (at, (map, size)) in maps.iter_mut().zip(sizes).enumerate() {
+                pair[at] = map_cost(map, size, operation, run as u64, plan.time);
+                costs[at].push(pair[at]);
+            }
+            ratios.push(pair[1] / pair[0]);
+        }
+        let [small, big] = costs.map(median);
+        let ratio = median(ratios);
+        println!("| a bare `HashMap` | {operation} | {small:.2} | {big:.2} | {ratio:.2}× |");
+    }
+}
+
+fn map_cost(
+    map: &mut HashMap<Key, Vec<u8>>,
+    size: usize,
+    operation: &str,
+    seed: u64,
+    time: Duration,
+) -> f64 {
+    let random = SeededRandom::new(seed);
+    let begun = SystemClock.uptime();
+    let mut done = 0u32;
+    while SystemClock.uptime() - begun < time {
+        let key = key(usize::try_from(below(&random, size as u64)).unwrap_or_default());
+        match operation {
+            "get" => drop(black_box(map.get(&key).cloned())),
+            _ => drop(map.insert(key, payload(seed * 1_000_000 + u64::from(done)))),
+        }
+        done += 1;
+    }
+    (SystemClock.uptime() - begun).as_secs_f64() * 1e6 / f64::from(done.max(1))
 }
 
 async fn fill(store: &Store, size: usize) -> anyhow::Result<()> {

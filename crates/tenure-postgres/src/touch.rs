@@ -1,16 +1,21 @@
 //! Touches: many rows prolonged at once, without the commit lock.
 //!
-//! One transaction of two exchanges: lock the rows and look at the clock; decide here, with the very
-//! function the other backends use; write the new expiries and commit. Nothing but `expires_at_ms`
-//! changes, which is in no index, so the row's new version stays on its page. A touch and a commit
-//! settle who was first by the row's lock, which both take in the order of the keys.
+//! Mostly all of them succeed, so that is tried first: one statement that prolongs each row if it has
+//! the revision given and its life is not over. If it counts fewer rows than there are touches, they
+//! are done over in a transaction of two exchanges: lock the rows and look at the clock; decide here,
+//! with the very function the other backends use; write the new expiries and commit. Having touched
+//! some of them twice does no harm.
+//!
+//! Nothing but `expires_at_ms` changes, which is in no index, so the row's new version stays on its
+//! page. A touch and a commit settle who was first by the row's lock, which both take in the order of
+//! the keys.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, try_join, try_join_all};
-use tenure::store::decide::{Now, Row, decide_touch};
+use tenure::store::decide::{Now, Row, decide_touch, expiry};
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Labels, Object, Result};
 use tokio_postgres::{Row as SqlRow, Statement};
@@ -20,7 +25,7 @@ use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused, commit_unanswered};
 use crate::group::Work;
 use crate::queue::{Most, Queue, Waiting};
-use crate::row::unsigned;
+use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;
 use crate::time::{Sample, WALL_MS};
@@ -43,6 +48,21 @@ const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.to
    join objects o on o.object_type = w.object_type and o.id = w.id \
    order by o.object_type, o.id for no key update of o";
 
+/// The server's clock is asked for every row, behind its lock: a life that ended while we waited for
+/// the lock has ended.
+fn all_sql() -> String {
+    format!(
+        "with done as ( \
+           update objects o set expires_at_ms = w.expires_at_ms \
+           from tenure_meta m, (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
+             unnest($3::bigint[]) as revision, unnest($4::bigint[]) as expires_at_ms) w \
+           where o.object_type = w.object_type and o.id = w.id and o.revision = w.revision \
+             and o.expires_at_ms > greatest({WALL_MS} + m.clock_offset_ms, $5::bigint) \
+           returning 1) \
+         select count(*) from done"
+    )
+}
+
 const PROLONG: &str = "update objects o set expires_at_ms = w.expires_at_ms \
    from (select unnest($1::tid[]) as place, unnest($2::bigint[]) as expires_at_ms) w \
    where o.ctid = w.place";
@@ -54,6 +74,7 @@ pub(crate) struct Toucher {
 }
 
 struct Statements {
+    all: Statement,
     lock: Statement,
     meta: Statement,
     prolong: Statement,
@@ -139,9 +160,63 @@ impl Toucher {
             Some(ready) if !ready.0.client.is_closed() => ready,
             _ => connect(&self.shared).await?,
         };
-        let answers = self.transact(&session, &statements, batch).await?;
+        let answers = match self.at_once(&session, &statements, batch).await? {
+            Some(answers) => answers,
+            None => self.transact(&session, &statements, batch).await?,
+        };
         self.session = Some((session, statements));
         Ok(answers)
+    }
+
+    /// Touches all of them in one exchange; `None` if not all could be.
+    async fn at_once(
+        &self,
+        session: &Session,
+        statements: &Statements,
+        batch: &[&Touch],
+    ) -> Result<Option<Vec<Result<Touched>>>, Broken> {
+        let shared = &self.shared;
+        let patience = shared.connector.options.reply_timeout;
+        let client = &session.client;
+        let Some((earliest, latest)) = shared.time.between() else { return Ok(None) };
+        let mut sorted = batch.to_vec();
+        sorted.sort_unstable_by_key(|touch| &touch.key);
+        let kinds: Vec<&str> = sorted.iter().map(|touch| touch.key.kind.as_str()).collect();
+        let ids: Vec<&str> = sorted.iter().map(|touch| touch.key.id.as_str()).collect();
+        let revisions: Vec<i64> = sorted.iter().map(|touch| signed(touch.revision)).collect();
+        // Counted from the latest that it can be by now, so no life is cut short.
+        let expiries: Vec<i64> = sorted.iter().map(|touch| expiry(latest, touch.ttl)).collect();
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&kinds, &ids, &revisions, &expiries, &earliest];
+        let sent = shared.time.sent();
+        let both = join(
+            client.query_one(&statements.all, &parameters),
+            client.query_one(&statements.meta, &[]),
+        );
+        let count: i64 = match tokio::time::timeout(patience, both).await {
+            Ok((Ok(counted), Ok(meta))) => {
+                let reading = shared.time.received(sent, sample(&meta));
+                self.record(reading.stepped, &meta, &expiries).await;
+                counted.get(0)
+            }
+            // It is done, but we do not know what time it is.
+            Ok((Ok(_), Err(error))) => return Err(error.into()),
+            Ok((Err(error), _)) if error.as_db_error().is_some() => return Err(error.into()),
+            Ok((Err(error), _)) => return Err(Broken::InDoubt(error.to_string())),
+            Err(_) => return Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
+        };
+        let done = |touch: &&Touch| Ok(Touched { revision: touch.revision, ttl: touch.ttl });
+        let all = usize::try_from(count) == Ok(batch.len());
+        Ok(all.then(|| batch.iter().map(done).collect()))
+    }
+
+    /// A short life may bring the next expiry nearer, and a stepped clock must be corrected for
+    /// everybody. The touch itself is done; at worst an object is swept later.
+    async fn record(&self, stepped: bool, meta: &SqlRow, expiries: &[i64]) {
+        let next_expiry_ms = expiries.iter().min().copied().unwrap_or(i64::MAX);
+        if stepped || next_expiry_ms < meta.get(3) {
+            let _ = self.shared.commits.ask(Work::Record { next_expiry_ms }, 0).await;
+        }
     }
 
     async fn transact(
@@ -168,8 +243,7 @@ impl Toucher {
         let ((), (locked, meta)) = tokio::time::timeout(patience, first)
             .await
             .map_err(|_| Failure::timeout("a touch", patience))??;
-        let sample = Sample { wall_ms: meta.get(0), offset_ms: meta.get(1), last_ms: meta.get(2) };
-        let reading = shared.time.received(sent, sample);
+        let reading = shared.time.received(sent, sample(&meta));
         let now = Now { store_ms: reading.store_ms, wall_ms: reading.wall_ms };
         let (answers, tids, expiries) = judge(batch, &locked, now);
 
@@ -190,14 +264,13 @@ impl Toucher {
             }
             Err(_) => return Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
         }
-        // A short life may bring the next expiry nearer, and a stepped clock must be corrected for
-        // everybody. The touch itself is done; at worst an object is swept later.
-        let earliest = expiries.iter().min().copied().unwrap_or(i64::MAX);
-        if reading.stepped || earliest < meta.get(3) {
-            let _ = shared.commits.ask(Work::Record { next_expiry_ms: earliest }, 0).await;
-        }
+        self.record(reading.stepped, &meta, &expiries).await;
         Ok(answers)
     }
+}
+
+fn sample(meta: &SqlRow) -> Sample {
+    Sample { wall_ms: meta.get(0), offset_ms: meta.get(1), last_ms: meta.get(2) }
 }
 
 type Judged = (Vec<Result<Touched>>, Vec<Tid>, Vec<i64>);
@@ -253,14 +326,16 @@ async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
     let meta = format!(
         "select {WALL_MS}, clock_offset_ms, clock_last_ms, next_expiry_ms from tenure_meta"
     );
-    let prepare = try_join_all([LOCK, &meta, PROLONG].map(|text| session.client.prepare(text)));
+    let all = all_sql();
+    let texts = [&all, LOCK, &meta, PROLONG];
+    let prepare = try_join_all(texts.map(|text| session.client.prepare(text)));
     let prepared = tokio::time::timeout(patience, prepare)
         .await
         .map_err(|_| Failure::timeout("preparing statements", patience))??;
-    let Ok([lock, meta, prolong]) = <[Statement; 3]>::try_from(prepared) else {
+    let Ok([all, lock, meta, prolong]) = <[Statement; 4]>::try_from(prepared) else {
         return Err(Error::unavailable(BACKEND, "statements went missing").into());
     };
-    Ok((session, Statements { lock, meta, prolong }))
+    Ok((session, Statements { all, lock, meta, prolong }))
 }
 
 /// A store that is away is told once for all; refusals stand alone.

@@ -41,9 +41,10 @@ pub(super) enum Fate {
 }
 
 impl Plan<'_> {
-    /// Whether rows are replaced and nothing else.
+    /// Whether rows are replaced and nothing else is to be seen to.
     pub(super) fn replaces_only(&self) -> bool {
-        self.fates.iter().all(|fate| matches!(fate, Fate::Replace(_)))
+        let replaces = |fate: &Fate| matches!(fate, Fate::Replace(_));
+        self.absent.is_empty() && self.fates.iter().all(replaces)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tenure::Error;
+use tenure::clock::{Clock, SystemClock};
 use tenure::store::{Commit, Committed, Event, Expect, Store, Touch, WatchRequest, WriteResult};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -230,14 +231,15 @@ async fn cycles(server: Server) -> Outcome {
     let mut watch = store.watch(&WatchRequest::default()).await?;
     let mut last = 0;
     for round in 0..20 {
-        let sent = tokio::time::Instant::now();
+        let sent = SystemClock.uptime();
         let taken = result(&store.commit(lease("l", Duration::from_secs(60))).await?)?;
         ensure!(was_quick(&client).await?, "round {round}: creating was not quick");
         ensure!(taken.token > last && taken.token == taken.revision && taken.version == 1);
         let object = store.get(&key("l")).await?.ok_or("gone")?;
-        let (left, gone) = (object.expires_in.ok_or("no life")?, sent.elapsed());
-        // Counted from no earlier than the request, and by no more than the exchange too late.
-        let least = Duration::from_secs(60).saturating_sub(gone);
+        let (left, gone) = (object.expires_in.ok_or("no life")?, SystemClock.uptime() - sent);
+        // Counted from no earlier than the request, and by no more than the exchange too late. What
+        // is said to be left is told in whole milliseconds, and never too much.
+        let least = Duration::from_secs(60).saturating_sub(gone + Duration::from_millis(2));
         ensure!(left >= least && left <= Duration::from_secs(61), "{left:?} of {least:?}");
         ensure_eq!(object.token, taken.token);
         let freed = store.commit(release("l", taken.token)).await?;
@@ -308,6 +310,10 @@ async fn absent(server: Server) -> Outcome {
         |error: &Error| matches!(error, Error::AlreadyExists { key, .. } if key.id == "mark");
     ensure!(refused.as_ref().is_err_and(is_mark), "{refused:?}");
     ensure_eq!(a.get(&key("l")).await?, None);
+    // Neither may a row that we know be replaced beside it.
+    known(&a, &client, "x").await?;
+    let refused = a.commit(Commit::from(put("x", "y")).check(key("mark"), Expect::Absent)).await;
+    ensure!(refused.as_ref().is_err_and(is_mark), "{refused:?}");
     known(&a, &client, "x").await?;
     let refused = a.commit(put("taken", "ours").ttl(life).expect(Expect::Absent)).await;
     ensure!(matches!(refused, Err(Error::AlreadyExists { .. })), "{refused:?}");
