@@ -7,66 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use super::turn::Turn;
 
 /// A waiter of another process gets this long to act once it is its turn. Those behind it then pass
 /// it by: it may be dead, and nothing but its silence would tell.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
-
-/// What a waiting task sleeps on.
-#[derive(Default)]
-pub(crate) struct Turn {
-    state: AtomicU8,
-    notify: Notify,
-}
-
-/// What a waiting task is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cue {
-    /// It is your turn: try.
-    Try,
-    /// Your place in line is gone: passed by, or granted what you wait for by a hand-over. Look.
-    Gone,
-}
-
-const WAITING: u8 = 0;
-const CALLED: u8 = 1;
-const GONE: u8 = 2;
-
-impl Turn {
-    fn call(&self) {
-        // A place that is gone stays gone.
-        let _ = self.state.compare_exchange(WAITING, CALLED, Ordering::AcqRel, Ordering::Acquire);
-        self.notify.notify_one();
-    }
-
-    fn gone(&self) {
-        self.state.store(GONE, Ordering::Release);
-        self.notify.notify_one();
-    }
-
-    fn is_gone(&self) -> bool {
-        self.state.load(Ordering::Acquire) == GONE
-    }
-
-    fn wait_again(&self) {
-        let _ = self.state.compare_exchange(CALLED, WAITING, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Resolves when there is something to do.
-    pub(crate) async fn cue(&self) -> Cue {
-        loop {
-            match self.state.load(Ordering::Acquire) {
-                CALLED => return Cue::Try,
-                GONE => return Cue::Gone,
-                _ => self.notify.notified().await,
-            }
-        }
-    }
-}
 
 struct Waiter {
     nonce: Arc<str>,
@@ -359,6 +306,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use super::super::turn::Cue;
     use super::*;
     use futures::FutureExt;
 

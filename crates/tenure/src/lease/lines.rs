@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::line::{Line, Next, Turn};
+use super::line::{Line, Next};
 use super::record::{LEASE, WAITER, tagged, untagged};
+use super::turn::Turn;
 use crate::store::{Batch, Event};
 
 /// The nonce of the note that a group of slots was resized: whoever waits should try.

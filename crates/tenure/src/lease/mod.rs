@@ -67,6 +67,7 @@ mod take;
 mod terms;
 mod ticket;
 mod timing;
+mod turn;
 mod usher;
 
 pub use coordinator::{Builder, Coordinator, LeaseEvent, Status};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::agent::Agent;
 use super::claim::Claim;
-use super::line::{Cue, Turn};
 use super::record::{WAITER, WaiterRecord, encode, tagged};
 use super::take::{LATE_LOOKS, LOOK_AGAIN};
+use super::turn::{Cue, Turn};
 use super::{Terms, Wait};
 use crate::store::{Commit, Expect, Put};
 use crate::{Error, Key, Result};
