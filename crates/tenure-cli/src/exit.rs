@@ -5,7 +5,7 @@ use tenure::Error;
 pub(crate) const FAILED: u8 = 1;
 const NOT_FOUND: u8 = 3;
 const CONFLICT: u8 = 4;
-const LOST: u8 = 5;
+pub(crate) const LOST: u8 = 5;
 const REFUSED: u8 = 6;
 const UNAVAILABLE: u8 = 7;
 const UNKNOWN: u8 = 8;
@@ -21,13 +21,15 @@ Exit codes:
   2   the command line is wrong
   3   the object is not there
   4   somebody was first: changed, already exists, or the name is taken
-  5   the lease that fenced the write is lost
+  5   the lease is lost: the one that fenced the write, or that the command ran under
   6   refused: invalid, over a limit, not supported by this store, or this program is too old
   7   the store cannot be reached or has no room; nothing was written
   8   the outcome is unknown; read again before you retry
   9   the store is damaged
   10  the history asked for is gone; list again
   11  somebody else holds it, and the wait is over
+  of `tenure run`: the command's own; 126 if it cannot be run, 127 if it is not there, and 128 plus
+  the number of the signal that ended it, or the wait
 
 Environment:
   TENURE_STORE  the store, for instance sqlite:/var/lib/tenure.db or postgres://db/app

@@ -70,6 +70,6 @@ pub(crate) fn cause_word(cause: Cause) -> &'static str {
     }
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

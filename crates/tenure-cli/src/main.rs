@@ -1,8 +1,13 @@
 //! The `tenure` command.
 
+mod duration;
+mod elect;
 mod exit;
 mod json;
+mod lease;
 mod object;
+mod run;
+mod slots;
 mod store;
 mod stores;
 mod table;
@@ -13,8 +18,8 @@ use clap::{Parser, Subcommand};
 
 /// Who holds what, until when?
 ///
-/// Versioned objects with compare-and-swap on the store you already run: one SQLite file by default,
-/// a directory, or Postgres.
+/// Leases, slots, leader election and versioned objects on the store you already run; one SQLite file
+/// by default.
 #[derive(Parser)]
 #[command(name = "tenure", version, after_long_help = exit::HELP, max_term_width = 100)]
 struct Arguments {
@@ -24,16 +29,46 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Arguments),
+    /// See who holds what and who waits for it; end somebody's tenure.
+    #[command(subcommand)]
+    Lease(lease::Command),
+    /// See and resize groups of slots.
+    #[command(subcommand)]
+    Slots(slots::Command),
+    /// See who leads.
+    #[command(subcommand)]
+    Elect(elect::Command),
     /// Look at a store: what it promises, whether it keeps its promises, migrations.
     #[command(subcommand)]
     Store(store::Command),
     /// Read, write and watch versioned objects.
     #[command(subcommand)]
     Object(object::Command),
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Becomes the command of `run`.
+    #[command(hide = true)]
+    RunIt {
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Guards the command of `run`.
+    #[command(hide = true)]
+    RunGuard(run::GuardArguments),
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let command = match Arguments::parse().command {
+        // They need neither a store nor a runtime, and must be quick.
+        Command::RunIt { command } => return run::become_command(&command),
+        Command::RunGuard(arguments) => return arguments.run(),
+        Command::Completions { shell } => return completions(shell),
+        command => command,
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -50,9 +85,16 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(async {
-        match arguments.command {
+        match command {
+            Command::Run(arguments) => arguments.run().await,
+            Command::Lease(command) => command.run().await,
+            Command::Slots(command) => command.run().await,
+            Command::Elect(command) => command.run().await,
             Command::Store(command) => command.run().await,
             Command::Object(command) => command.run().await,
+            Command::RunIt { .. } | Command::RunGuard(_) | Command::Completions { .. } => {
+                Ok(ExitCode::SUCCESS)
+            }
         }
     });
     // A blocked background thread must not keep a finished command from ending.
@@ -65,6 +107,12 @@ fn main() -> ExitCode {
             ExitCode::from(exit::code(&error))
         }
     }
+}
+
+fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut command = <Arguments as clap::CommandFactory>::command();
+    clap_complete::generate(shell, &mut command, "tenure", &mut std::io::stdout());
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tenure::store::{
 };
 use tenure::{Error, Key, Labels, Object};
 
+use crate::duration::parse_duration;
 use crate::stores::StoreArgument;
 use crate::{json, table};
 
@@ -410,10 +411,4 @@ fn parse_fence(text: &str) -> tenure::Result<(Key, u64)> {
         Some((Key::new(kind, id), token.parse().ok()?))
     });
     parts.ok_or_else(|| Error::invalid(format!("lease {text:?}"), "write it as KIND/ID@TOKEN"))
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let parsed: jiff::SignedDuration =
-        text.parse().map_err(|_| "write it as 30s, 5m, 1h30m or 500ms".to_owned())?;
-    Duration::try_from(parsed).map_err(|_| "it must not be negative".to_owned())
 }

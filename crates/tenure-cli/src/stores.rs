@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tenure::lease::Coordinator;
 use tenure::store::file::FileStore;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
@@ -26,6 +27,13 @@ impl StoreArgument {
             Some(url) => open(url).await,
             None => open(&default_url()?).await,
         }
+    }
+}
+
+impl StoreArgument {
+    /// Somebody to ask about leases.
+    pub(crate) async fn coordinator(&self) -> Result<Coordinator> {
+        Coordinator::builder(self.open().await?).start()
     }
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod docs;
 mod objects;
+mod run;
 
 use std::process::{Command, Output};
 

@@ -220,12 +220,10 @@ async fn a_cancelled_wait_leaves_the_line(ctx: Context) -> Result<(), Failure> {
     let (tell, mut told) = mpsc::unbounded_channel();
     queue(&ctx, &c, &scope, move |lease| drop(tell.send(lease))).await?;
     cancelled.abort();
-    soon("leaving the line", async {
-        while in_line(&ctx, &scope).await.is_ok_and(|waiting| waiting > 1) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await?;
+    let _ = cancelled.await;
+    soon("leaving the line", b.settle()).await?;
+    let waiting = in_line(&ctx, &scope).await?;
+    ensure!(waiting <= 1, "{waiting} in line after one of two has left");
     lease.release().await?;
     let next = soon("the next holder", told.recv()).await?.ok_or("it gave up")?;
     next.release().await?;

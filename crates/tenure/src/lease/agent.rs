@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::held::Held;
 use super::home::Spawn;
@@ -34,6 +34,8 @@ pub(crate) struct Agent {
     pub(crate) poke: Arc<Notify>,
     /// Tells that lines can be joined.
     opened: Notify,
+    /// How much of what was dropped is still to be let go of.
+    loose_ends: watch::Sender<usize>,
 }
 
 impl Agent {
@@ -58,6 +60,7 @@ impl Agent {
             lines: Mutex::default(),
             poke: Arc::default(),
             opened: Notify::new(),
+            loose_ends: watch::Sender::new(0),
         });
         agent.spawn(renewal::run(Arc::downgrade(&agent), Arc::clone(&agent.wake)));
         agent
@@ -66,6 +69,22 @@ impl Agent {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task: BoxFuture<'static, ()> = Box::pin(task);
         self.home.spawn(task);
+    }
+
+    /// Lets go of what somebody dropped.
+    pub(crate) fn tie_up(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let loose_ends = self.loose_ends.clone();
+        loose_ends.send_modify(|count| *count += 1);
+        self.spawn(async move {
+            task.await;
+            loose_ends.send_modify(|count| *count -= 1);
+        });
+    }
+
+    /// Resolves when nothing is left to be let go of.
+    pub(crate) async fn tied_up(&self) {
+        // It cannot fail: we hold the sender.
+        let _ = self.loose_ends.subscribe().wait_for(|count| *count == 0).await;
     }
 
     pub(crate) fn nonce(&self) -> Arc<str> {

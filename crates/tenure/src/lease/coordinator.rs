@@ -240,6 +240,12 @@ impl Coordinator {
         Ok(leases)
     }
 
+    /// Every lease held, in order of its id.
+    pub async fn list_all(&self) -> Result<Vec<LeaseInfo>> {
+        let objects = self.agent.store.list_all(&Query::new(LEASE)).await?;
+        objects.iter().map(|object| LeaseInfo::read(object, self.agent.backend())).collect()
+    }
+
     /// What happens to leases whose id starts with `prefix`, from now on or after a revision.
     pub async fn watch(
         &self,
@@ -287,6 +293,13 @@ impl Coordinator {
             }
         }
         Ok(reaped)
+    }
+
+    /// Resolves when everything that was dropped has been let go of: leases without a release, waits
+    /// that were given up. A program that ends before finds its places in line and its leases kept
+    /// until they expire.
+    pub async fn settle(&self) {
+        self.agent.tied_up().await;
     }
 
     /// How many leases are being renewed.

@@ -218,7 +218,7 @@ impl Drop for Lease {
             agent.stop_renewing(&held);
             return;
         }
-        self.agent.spawn(async move {
+        self.agent.tie_up(async move {
             if let Err(error) = release::release(&agent, &[held], Outcome::Plain).await {
                 tracing::debug!(%error, "a dropped lease stays until it expires");
             }

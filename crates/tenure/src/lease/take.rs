@@ -264,7 +264,7 @@ impl Drop for Unsettled {
         }
         let agent = Arc::clone(&self.agent);
         let (leases, nonce) = (std::mem::take(&mut self.leases), Arc::clone(&self.nonce));
-        self.agent.spawn(async move {
+        self.agent.tie_up(async move {
             for look in 0..LATE_LOOKS {
                 agent.clock.sleep(LOOK_AGAIN * look * look).await;
                 let_go(&agent, &leases, &nonce).await;

@@ -173,7 +173,7 @@ impl Drop for Ticket {
         let Some((with_mark, without)) = leaving else { return };
         let (agent, entered) = (Arc::clone(&self.agent), self.entered);
         let (with_mark, without) = (only_deletes_of_ours(with_mark), only_deletes_of_ours(without));
-        self.agent.spawn(async move {
+        self.agent.tie_up(async move {
             for look in 0..LATE_LOOKS {
                 agent.clock.sleep(LOOK_AGAIN * look * look).await;
                 // If the mark was renewed meanwhile, somebody else will remove it.

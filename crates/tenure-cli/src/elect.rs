@@ -1,0 +1,79 @@
+//! `tenure elect`: who leads, now and with every change. To lead is to hold: `tenure run` does that.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use futures::StreamExt as _;
+use tenure::Error;
+use tenure::lease::{Election, LeaseInfo, Scope, lease_key};
+
+use crate::lease::lease_json;
+use crate::stores::StoreArgument;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Show who leads, and what it tells about itself. Exit code 3 if nobody does.
+    Leader {
+        /// The scope of the election, for instance `orders.reconciler/leader`.
+        scope: Scope,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Follow who leads: now, and with every change.
+    Observe {
+        /// The scope of the election.
+        scope: Scope,
+        /// End after so many changes.
+        #[arg(long)]
+        limit: Option<usize>,
+        /// One JSON object per line; `null` while nobody leads.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Leader { scope, json, store } => {
+                let coordinator = store.coordinator().await?;
+                let leader = Election::new(&coordinator, scope.clone()).leader().await?;
+                coordinator.store().close().await;
+                let Some(leader) = leader else {
+                    return Err(Error::NotFound { key: lease_key(&scope) }.into());
+                };
+                tell(Some(&leader), json)?;
+            }
+            Self::Observe { scope, limit, json, store } => {
+                let coordinator = store.coordinator().await?;
+                let leaders = Election::new(&coordinator, scope).observe().await?;
+                let mut leaders = leaders.take(limit.unwrap_or(usize::MAX));
+                while let Some(leader) = leaders.next().await {
+                    tell(leader?.as_ref(), json)?;
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn tell(leader: Option<&LeaseInfo>, json: bool) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match (leader, json) {
+        (leader, true) => {
+            writeln!(out, "{}", leader.map_or(serde_json::Value::Null, lease_json))?;
+        }
+        (None, false) => writeln!(out, "nobody")?,
+        (Some(leader), false) => {
+            let told = leader.metadata.iter().map(|(key, value)| format!("   {key} {value}"));
+            let told: String = told.collect();
+            writeln!(out, "{}   token {}{told}", leader.holder, leader.token)?;
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,238 @@
+//! `tenure lease`: who holds what, and who waits for it.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tenure::Error;
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::lease::{LeaseEvent, LeaseInfo, Namespace, Scope, Status, WaiterInfo};
+
+use crate::stores::StoreArgument;
+use crate::{json, table};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the leases that are held.
+    Ls {
+        /// Only those of this namespace, for instance `billing.nightly`.
+        namespace: Option<Namespace>,
+        /// Those of the namespaces below it, too.
+        #[arg(long, requires = "namespace")]
+        children: bool,
+        /// One JSON object per line.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Show who holds a scope and who waits for it.
+    Show {
+        /// The scope, for instance `billing.nightly/close`.
+        scope: Scope,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// End somebody's tenure.
+    ///
+    /// Its fenced writes fail from that instant. It learns of it with its next renewal and stops then,
+    /// so work that is not fenced may go on for a third of its life beside the next holder's.
+    Revoke {
+        /// The scope.
+        scope: Scope,
+        /// Why, for the holder to read.
+        #[arg(long, default_value = "revoked from the command line")]
+        reason: String,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Follow what happens to leases.
+    Watch {
+        /// Only scopes that start with this.
+        #[arg(default_value = "")]
+        prefix: String,
+        /// End after so many events.
+        #[arg(long)]
+        limit: Option<usize>,
+        /// One JSON object per line.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Ls { namespace, children, json, store } => {
+                ls(namespace.as_ref(), children, json, &store).await
+            }
+            Self::Show { scope, json, store } => show(&scope, json, &store).await,
+            Self::Revoke { scope, reason, store } => revoke(&scope, &reason, &store).await,
+            Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
+        }
+    }
+}
+
+async fn ls(
+    namespace: Option<&Namespace>,
+    children: bool,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let leases = match namespace {
+        Some(namespace) => coordinator.list(namespace, children).await?,
+        None => coordinator.list_all().await?,
+    };
+    coordinator.store().close().await;
+    if json {
+        let mut out = std::io::stdout().lock();
+        for info in &leases {
+            writeln!(out, "{}", lease_json(info))?;
+        }
+        out.flush()?;
+    } else {
+        let heading = ["SCOPE", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"];
+        table::print(&heading, &leases.iter().map(row).collect::<Vec<_>>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(scope: &Scope, json: bool, store: &StoreArgument) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let status = coordinator.status(scope).await?;
+    coordinator.store().close().await;
+    if json {
+        let value = json!({
+            "scope": scope.as_str(),
+            "holder": status.holder.as_ref().map(lease_json),
+            "waiters": status.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        print_status(scope, &status)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_status(scope: &Scope, status: &Status) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match &status.holder {
+        None => writeln!(out, "free      {scope}")?,
+        Some(info) => {
+            let (holder, token, since) =
+                (&info.holder, info.token, table::time(info.acquired_at_ms));
+            let left = info.expires_in.map_or_else(|| "-".into(), table::duration);
+            writeln!(
+                out,
+                "held by   {holder}   token {token}   since {since}   expires in {left}"
+            )?;
+            for (key, value) in &info.metadata {
+                writeln!(out, "          {key}: {value}")?;
+            }
+        }
+    }
+    if !status.waiters.is_empty() {
+        let waiter =
+            |waiter: &WaiterInfo| format!("{} {}", waiter.owner, table::duration(waited(waiter)));
+        let waiters: Vec<_> = status.waiters.iter().map(waiter).collect();
+        writeln!(out, "waiting   {}", waiters.join("   "))?;
+    }
+    out.flush()
+}
+
+async fn revoke(scope: &Scope, reason: &str, store: &StoreArgument) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let revoked = coordinator.revoke(scope, reason).await?;
+    coordinator.store().close().await;
+    if !revoked {
+        return Err(Error::NotFound { key: tenure::lease::lease_key(scope) }.into());
+    }
+    println!("revoked {scope}");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(
+    prefix: &str,
+    limit: Option<usize>,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let mut events = coordinator.watch(prefix, None).await?.take(limit.unwrap_or(usize::MAX));
+    while let Some(event) = events.next().await {
+        let event = event?;
+        let mut out = std::io::stdout().lock();
+        match (json, &event) {
+            (true, event) => writeln!(out, "{}", event_json(event))?,
+            (false, LeaseEvent::Held(info)) => {
+                writeln!(out, "held      {}  {}  token {}", info.id, info.holder, info.token)?;
+            }
+            (false, LeaseEvent::Ended { id, cause, last }) => {
+                let holder =
+                    last.as_ref().map_or_else(|| "-".into(), |last| last.holder.to_string());
+                writeln!(out, "{:<8}  {id}  {holder}", json::cause_word(*cause))?;
+            }
+        }
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A lease as a row: scope, holder, token, since when, how long still.
+fn row(info: &LeaseInfo) -> Vec<String> {
+    vec![
+        info.id.clone(),
+        info.holder.to_string(),
+        info.token.to_string(),
+        table::time(info.acquired_at_ms),
+        info.expires_in.map_or_else(|| "-".into(), table::duration),
+    ]
+}
+
+/// By this machine's wall clock and the waiter's: for people.
+fn waited(waiter: &WaiterInfo) -> Duration {
+    let ms = SystemClock.wall_ms().saturating_sub(waiter.since_ms);
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+/// A lease for programs.
+pub(crate) fn lease_json(info: &LeaseInfo) -> Value {
+    json!({
+        "scope": info.id,
+        "holder": info.holder.to_string(),
+        "name": info.holder.name(),
+        "token": info.token,
+        "acquired_at_ms": info.acquired_at_ms,
+        "expires_in_ms": info.expires_in.map(json::millis),
+        "ttl_ms": json::millis(info.ttl),
+        "metadata": info.metadata,
+    })
+}
+
+/// A waiter for programs.
+pub(crate) fn waiter_json(waiter: &WaiterInfo) -> Value {
+    json!({
+        "owner": waiter.owner.to_string(),
+        "place": waiter.place,
+        "since_ms": waiter.since_ms,
+    })
+}
+
+fn event_json(event: &LeaseEvent) -> Value {
+    match event {
+        LeaseEvent::Held(info) => json!({ "event": "held", "lease": lease_json(info) }),
+        LeaseEvent::Ended { id, cause, last } => json!({
+            "event": json::cause_word(*cause),
+            "scope": id,
+            "last": last.as_ref().map(lease_json),
+        }),
+    }
+}

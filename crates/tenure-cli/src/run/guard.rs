@@ -1,0 +1,184 @@
+//! The guardian: a second process that stops the command in time if `tenure` itself cannot.
+//!
+//! `tenure` may be stopped, starved or killed while the command goes on. So another process, which
+//! does nothing else, knows the deadline too. It is told of every renewal through its standard input;
+//! when the news stop, or end, it stops the command's process group before the lease can be anybody
+//! else's.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tenure::clock::{Clock as _, SystemClock};
+
+use super::schedule::{Act, Pace, Schedule};
+
+/// The kernel's timers stand still while the machine is suspended, so look at the clock this often.
+const LOOK: Duration = Duration::from_millis(200);
+/// After the last signal there is nothing to wait for but the end of our input.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How the guardian is started.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The command's process group.
+    group: i32,
+    /// The deadline, in nanoseconds of uptime.
+    until: u64,
+    /// Nanoseconds between asking and forcing.
+    grace: u64,
+    /// Nanoseconds between forcing and the deadline.
+    margin: u64,
+}
+
+impl Arguments {
+    /// The arguments to start it with.
+    pub(crate) fn list(group: Pid, until: Duration, pace: Pace) -> [String; 4] {
+        let nanos = |duration: Duration| duration.as_nanos().to_string();
+        let group = group.as_raw_nonzero().to_string();
+        [group, nanos(until), nanos(pace.grace), nanos(pace.margin)]
+    }
+
+    /// Stands guard until it is told that all is done.
+    pub(crate) fn run(self) -> ExitCode {
+        let Some(group) = Pid::from_raw(self.group) else { return ExitCode::FAILURE };
+        let pace = Pace {
+            grace: Duration::from_nanos(self.grace),
+            margin: Duration::from_nanos(self.margin),
+        };
+        let schedule = Schedule::new(pace, Duration::from_nanos(self.until));
+        // Whoever started us waits for this before the command may begin.
+        let ready =
+            std::io::stdout().write_all(b"ready\n").and_then(|()| std::io::stdout().flush());
+        match ready {
+            Ok(()) => stand_guard(group, schedule),
+            Err(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// What `tenure` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The lease was renewed: the deadline, on the uptime clock.
+    Until(Duration),
+    /// The command is gone, and with it our task.
+    Done,
+}
+
+impl News {
+    pub(crate) fn line(self) -> String {
+        match self {
+            Self::Until(until) => format!("{}\n", until.as_nanos()),
+            Self::Done => "done\n".into(),
+        }
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        match line {
+            "done" => Some(Self::Done),
+            number => number.parse().ok().map(|nanos| Self::Until(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
+fn stand_guard(group: Pid, mut schedule: Schedule) -> ExitCode {
+    let mut input = Input::default();
+    let mut linger = None;
+    loop {
+        let now = SystemClock.uptime();
+        let wake = match schedule.next(now) {
+            Act::Wait(until) => until,
+            Act::Ask => {
+                let _ = kill_process_group(group, Signal::TERM);
+                continue;
+            }
+            Act::Force => {
+                // Again and again: one that was being started may have missed the first.
+                let _ = kill_process_group(group, Signal::KILL);
+                let end = *linger.get_or_insert(now + LINGER);
+                if now >= end || input.ended {
+                    return ExitCode::SUCCESS;
+                }
+                now + LOOK
+            }
+        };
+        for news in input.wait(wake.saturating_sub(now)) {
+            match news {
+                News::Until(until) => schedule.prolong(until),
+                News::Done => return ExitCode::SUCCESS,
+            }
+        }
+        if input.ended {
+            schedule.stop();
+        }
+    }
+}
+
+/// Standard input, line by line.
+#[derive(Default)]
+struct Input {
+    line: Vec<u8>,
+    ended: bool,
+}
+
+impl Input {
+    /// Waits for news, but not for longer than this.
+    fn wait(&mut self, most: Duration) -> Vec<News> {
+        let most = most.min(LOOK);
+        if self.ended {
+            std::thread::sleep(most);
+            return Vec::new();
+        }
+        let stdin = std::io::stdin();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(most.subsec_nanos()) };
+        let readable = {
+            let fd = stdin.as_fd();
+            let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+            poll(&mut fds, Some(&timeout)).unwrap_or(0) > 0
+        };
+        if !readable {
+            return Vec::new();
+        }
+        let mut bytes = [0; 512];
+        match stdin.lock().read(&mut bytes) {
+            Ok(0) | Err(_) => {
+                self.ended = true;
+                Vec::new()
+            }
+            Ok(count) => self.take(&bytes[..count]),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Vec<News> {
+        let mut news = Vec::new();
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    news.extend(std::str::from_utf8(&line).ok().and_then(News::parse));
+                }
+                byte => self.line.push(*byte),
+            }
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_arrive_as_they_were_sent_however_they_are_cut() {
+        let sent = [News::Until(Duration::from_nanos(123_456_789_012)), News::Done];
+        let text: String = sent.iter().map(|news| news.line()).collect();
+        let mut input = Input::default();
+        let heard: Vec<News> = text.bytes().flat_map(|byte| input.take(&[byte])).collect();
+        assert_eq!(heard, sent);
+        assert_eq!(Input::default().take(b"nonsense\ndone\n"), [News::Done]);
+    }
+}

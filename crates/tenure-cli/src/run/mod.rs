@@ -1,0 +1,354 @@
+//! `tenure run`: a command that runs only while a lease is held.
+//!
+//! It starts when the lease is held, and it is gone before the lease can be somebody else's: stopped
+//! by us, or by its [`guard`] if we cannot. The lease is released after the command, and all that it
+//! started in its process group, has ended.
+
+mod child;
+mod guard;
+mod schedule;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::lease::{Coordinator, Lease, Loss, Namespace, Scope, Terms};
+use tenure::{Error, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+pub(crate) use self::child::become_command;
+use self::child::{Guarded, code};
+pub(crate) use self::guard::Arguments as GuardArguments;
+use self::schedule::{Act, Pace, Schedule};
+use crate::duration::parse_duration;
+use crate::stores::StoreArgument;
+use crate::{exit, table};
+
+/// Who waits longer than this is told what for.
+const TELL_AFTER: Duration = Duration::from_millis(300);
+/// For what was not waited for to be given up, on the way out.
+const LET_GO: Duration = Duration::from_secs(5);
+/// How often the deadline is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Hold a lease around any command.
+///
+/// The command starts when the lease is held. It finds TENURE_SCOPE, TENURE_TOKEN and TENURE_DEADLINE
+/// (milliseconds since 1970, as of its start; renewals move it on) in its environment, gets the
+/// signals that tenure gets, and its exit code is passed on. If the lease is lost it is stopped, first
+/// with TERM, then with KILL, before anybody else can hold the lease, even if the store cannot be
+/// reached or tenure itself is frozen. Its standard input is empty if it would be a terminal.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to hold: `a.b/key`, or the group `a.b` with --slots.
+    scope: String,
+    /// One of so many slots of the group instead of a lease for one.
+    #[arg(long, value_name = "N")]
+    slots: Option<u32>,
+    /// The life of the lease: how long it stays taken after a crash.
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    ttl: Duration,
+    /// Wait at most this long, 0 for not at all; without it as long as it takes.
+    #[arg(long, value_parser = parse_duration)]
+    wait: Option<Duration>,
+    /// Between TERM and KILL if the lease is lost [default: a quarter of the life, at most 10s].
+    #[arg(long, value_parser = parse_duration)]
+    grace: Option<Duration>,
+    /// The name others see [default: the host's].
+    #[arg(long, env = "TENURE_NAME")]
+    name: Option<String>,
+    /// Something to tell about the holder, for instance address=10.0.0.7:80.
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// Say nothing but errors.
+    #[arg(long, short)]
+    quiet: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+impl Arguments {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let pace = Pace::new(self.ttl, self.grace).ok_or_else(|| {
+            let grace = table::duration(self.grace.unwrap_or_default());
+            let reason = "it is more than half the life; shorten it or give a longer --ttl";
+            Error::invalid(format!("--grace {grace}"), reason)
+        })?;
+        let what = What::parse(&self.scope, self.slots)?;
+        let terms = self.terms()?;
+        let mut signals = Signals::new()?;
+        let store = self.store.open().await?;
+        let mut builder = Coordinator::builder(store.clone());
+        if let Some(name) = &self.name {
+            builder = builder.name(name);
+        }
+        let coordinator = builder.start()?;
+        let ended = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
+        // Whoever gave up must not be waited for by those behind it.
+        let _ = tokio::time::timeout(LET_GO, coordinator.settle()).await;
+        store.close().await;
+        ended
+    }
+
+    async fn hold(
+        &self,
+        coordinator: &Coordinator,
+        pace: Pace,
+        what: &What,
+        terms: &Terms,
+        signals: &mut Signals,
+    ) -> anyhow::Result<ExitCode> {
+        let lease = tokio::select! {
+            lease = self.acquire(coordinator, what, terms) => lease?,
+            signal = signals.end() => return Ok(ExitCode::from(interrupted(signal))),
+        };
+        self.say(format!("acquired {}, token {}", lease.id(), lease.token()));
+        let ended = self.guarded(&lease, pace, signals).await;
+        self.let_go(lease, ended).await
+    }
+
+    fn terms(&self) -> Result<Terms> {
+        let terms = Terms::new().ttl(self.ttl);
+        let terms = match self.wait {
+            None => terms.wait_forever(),
+            Some(wait) => terms.wait(wait),
+        };
+        self.metadata.iter().try_fold(terms, |terms, pair| match pair.split_once('=') {
+            Some((key, value)) => Ok(terms.metadata(key, value)),
+            None => Err(Error::invalid(format!("--metadata {pair:?}"), "write KEY=VALUE")),
+        })
+    }
+
+    fn say(&self, what: impl std::fmt::Display) {
+        if !self.quiet {
+            eprintln!("tenure: {what}");
+        }
+    }
+
+    /// Acquires it, and tells whoever waits what for.
+    async fn acquire(
+        &self,
+        coordinator: &Coordinator,
+        what: &What,
+        terms: &Terms,
+    ) -> Result<Lease> {
+        let acquire = what.acquire(coordinator, terms);
+        tokio::pin!(acquire);
+        tokio::select! {
+            lease = &mut acquire => return lease,
+            () = sleep(TELL_AFTER) => {}
+        }
+        if let Some(holders) = what.holders(coordinator).await {
+            self.say(format!("{holders}; waiting"));
+        }
+        acquire.await
+    }
+
+    /// Runs the command; its exit code, or why it was stopped.
+    async fn guarded(
+        &self,
+        lease: &Lease,
+        pace: Pace,
+        signals: &mut Signals,
+    ) -> anyhow::Result<std::result::Result<u8, Loss>> {
+        let until = lease.valid_until();
+        let variables = variables(lease);
+        let mut guarded = Guarded::start(&self.command, variables, until, pace).await?;
+        if let Some(loss) = lease.loss() {
+            return Ok(Err(loss));
+        }
+        guarded.go()?;
+        let mut watch = Watch { schedule: Schedule::new(pace, until), told: until, loss: None };
+        let mut has_guardian = true;
+        let status = loop {
+            tokio::select! {
+                status = guarded.child.wait() => break status?,
+                signal = signals.next() => guarded.signal(signal),
+                _ = guarded.guardian.wait(), if has_guardian => {
+                    has_guardian = false;
+                    watch.schedule.stop();
+                }
+                () = sleep(LOOK) => {}
+            }
+            watch.look(lease, &mut guarded).await;
+        };
+        guarded.end(pace.grace).await;
+        Ok(match watch.loss {
+            Some(loss) => Err(loss),
+            None => Ok(code(status)),
+        })
+    }
+
+    /// Releases the lease, now that nothing runs under it any more.
+    async fn let_go(
+        &self,
+        lease: Lease,
+        ended: anyhow::Result<std::result::Result<u8, Loss>>,
+    ) -> anyhow::Result<ExitCode> {
+        let (id, token) = (lease.id().to_owned(), lease.token());
+        let released = lease.release().await;
+        match (ended?, released) {
+            (Err(loss), _) => {
+                eprintln!("tenure: lost {id}, token {token}: {loss}; the command was stopped");
+                Ok(ExitCode::from(exit::LOST))
+            }
+            (Ok(code), Ok(())) => {
+                self.say(format!("released {id}"));
+                Ok(ExitCode::from(code))
+            }
+            // It did its work in time; the lease ends by itself.
+            (Ok(code), Err(error)) => {
+                eprintln!("tenure: the command ended, but {id} was not released: {error}");
+                Ok(ExitCode::from(code))
+            }
+        }
+    }
+}
+
+/// What is to be held.
+enum What {
+    Scope(Scope),
+    Slots(Namespace, u32),
+}
+
+impl What {
+    fn parse(text: &str, slots: Option<u32>) -> Result<Self> {
+        Ok(match slots {
+            Some(count) => Self::Slots(text.parse()?, count),
+            None => Self::Scope(text.parse()?),
+        })
+    }
+
+    async fn acquire(&self, coordinator: &Coordinator, terms: &Terms) -> Result<Lease> {
+        match self {
+            Self::Scope(scope) => coordinator.acquire(scope, terms).await,
+            Self::Slots(group, count) => {
+                Ok(coordinator.slots(group).acquire(*count, terms).await?.into_lease())
+            }
+        }
+    }
+
+    /// Who has it, for somebody who has to wait.
+    async fn holders(&self, coordinator: &Coordinator) -> Option<String> {
+        match self {
+            Self::Scope(scope) => {
+                let info = coordinator.holder(scope).await.ok()??;
+                let (holder, token) = (&info.holder, info.token);
+                let held_ms = SystemClock.wall_ms().saturating_sub(info.acquired_at_ms);
+                let held = Duration::from_millis(u64::try_from(held_ms).unwrap_or(0));
+                let held = table::duration(held);
+                Some(format!("{scope} held by {holder} (token {token}) for {held}"))
+            }
+            Self::Slots(group, _) => {
+                let holders = coordinator.slots(group).holders().await.ok()?;
+                let names: Vec<String> =
+                    holders.iter().map(|slot| slot.lease.holder.to_string()).collect();
+                Some(format!("all slots of {group} held, by {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+/// What the command is told.
+fn variables(lease: &Lease) -> Vec<(&'static str, String)> {
+    let left = i64::try_from(lease.remaining().as_millis()).unwrap_or(i64::MAX);
+    let deadline_ms = SystemClock.wall_ms().saturating_add(left);
+    vec![
+        ("TENURE_SCOPE", lease.id().to_owned()),
+        ("TENURE_TOKEN", lease.token().to_string()),
+        ("TENURE_DEADLINE", deadline_ms.to_string()),
+    ]
+}
+
+/// Our own eye on the deadline, besides the guardian's.
+struct Watch {
+    schedule: Schedule,
+    told: Duration,
+    loss: Option<Loss>,
+}
+
+impl Watch {
+    async fn look(&mut self, lease: &Lease, guarded: &mut Guarded) {
+        let until = lease.valid_until();
+        if self.loss.is_none() {
+            self.loss = lease.loss();
+        }
+        if self.loss.is_some() {
+            self.schedule.stop();
+        } else if until != self.told {
+            self.told = until;
+            self.schedule.prolong(until);
+            if !guarded.prolong(until).await {
+                self.schedule.stop();
+            }
+        }
+        match self.schedule.next(SystemClock.uptime()) {
+            Act::Wait(_) => {}
+            Act::Ask => {
+                // Whatever becomes of the lease now, the command was told to stop because of it.
+                self.loss.get_or_insert(Loss::Expired);
+                guarded.signal(Signal::TERM);
+            }
+            Act::Force => {
+                self.loss.get_or_insert(Loss::Expired);
+                guarded.signal(Signal::KILL);
+            }
+        }
+    }
+}
+
+/// The signals that are passed on.
+struct Signals {
+    streams: Vec<(tokio::signal::unix::Signal, Signal)>,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let kinds = [
+            (SignalKind::interrupt(), Signal::INT),
+            (SignalKind::terminate(), Signal::TERM),
+            (SignalKind::hangup(), Signal::HUP),
+            (SignalKind::quit(), Signal::QUIT),
+            (SignalKind::user_defined1(), Signal::USR1),
+            (SignalKind::user_defined2(), Signal::USR2),
+            (SignalKind::window_change(), Signal::WINCH),
+        ];
+        let streams = kinds.map(|(kind, passed)| Ok((signal(kind)?, passed)));
+        Ok(Self { streams: streams.into_iter().collect::<std::io::Result<_>>()? })
+    }
+
+    async fn next(&mut self) -> Signal {
+        let waiting = self.streams.iter_mut().map(|(stream, passed)| {
+            Box::pin(async {
+                if stream.recv().await.is_none() {
+                    std::future::pending::<()>().await;
+                }
+                *passed
+            })
+        });
+        futures::future::select_all(waiting).await.0
+    }
+}
+
+impl Signals {
+    /// The first that ends a wait.
+    async fn end(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal) {
+                return signal;
+            }
+        }
+    }
+}
+
+/// The exit code of somebody who was interrupted while waiting.
+fn interrupted(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(exit::FAILED)
+}

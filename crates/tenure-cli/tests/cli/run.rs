@@ -1,0 +1,273 @@
+//! `tenure run`: a command never runs beside another under the same lease, whatever happens to
+//! `tenure`, to the store or to the command.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tenure_testkit::{Postgres, StopMode};
+
+use crate::{Ran, ran, tenure};
+
+const TTL: &str = "2s";
+/// Writes the time to a file for as long as it lives, whoever asks it to stop.
+const STUBBORN: &str = "trap '' TERM INT; while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
+/// The same, but it can be asked.
+const WORK: &str = "while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
+
+struct Place {
+    folder: TempDir,
+    store: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = format!("sqlite:{}", folder.path().join("t.db").display());
+        Self { folder, store }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        let all: Vec<&str> = ["run", "--ttl", TTL].into_iter().chain(arguments.to_vec()).collect();
+        tenure(&self.store, &all)
+    }
+
+    fn start(&self, arguments: &[&str]) -> Child {
+        start(&self.store, arguments)
+    }
+}
+
+fn start(store: &str, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["run", "--ttl", TTL])
+        .args(arguments)
+        .env("TENURE_STORE", store)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
+}
+
+fn finish(child: Child) -> Ran {
+    ran(child.wait_with_output().expect("it ends"))
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("a signal");
+}
+
+/// The times that a command wrote; the last line may be half written.
+fn times(file: &str) -> Vec<u128> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..1_500 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("no {what} within fifteen seconds");
+}
+
+fn wait_for_work(file: &str) {
+    wait_for("work", || times(file).len() > 2);
+}
+
+/// Runs a second command under the same lease and makes sure that the first had stopped by then.
+#[track_caller]
+fn succeeds(store: &str, first: &str, place: &Path) {
+    let second = place.join("second").to_string_lossy().into_owned();
+    let next = ["l/l", "--wait", "20s", "--", "sh", "-c", "date +%s%N > \"$0\"", &second];
+    finish(start(store, &next)).ok();
+    let began = *times(&second).first().expect("the second ran");
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = *times(first).last().expect("the first ran");
+    assert!(ended < began, "the first wrote {} ns after the second began", ended - began);
+}
+
+#[test]
+fn a_command_gets_its_lease_and_gives_its_code() {
+    let place = Place::new();
+    let script = "echo $TENURE_SCOPE $TENURE_TOKEN; test $TENURE_DEADLINE -gt $(date +%s000); exit $((7 + $?))";
+    let ran = place.run(&["a.b/c", "--", "sh", "-c", script]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(7), "a.b/c 1\n"), "{}", ran.err);
+    assert!(ran.err.contains("acquired a.b/c, token 1") && ran.err.contains("released a.b/c"));
+    let quiet = place.run(&["a.b/c", "--quiet", "--", "true"]);
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""));
+    place.run(&["a.b/c", "--", "sh", "-c", "kill -9 $$"]).fails(137, "tenure: ");
+    place.run(&["a.b/c", "--", "no-such-program"]).fails(127, "cannot run no-such-program");
+    place.run(&["a.b/c", "--", &place.store]).fails(127, "cannot run");
+    let slots = place.run(&["a.b", "--slots", "2", "--", "sh", "-c", "echo $TENURE_SCOPE"]);
+    assert!(slots.ok().starts_with("a.b/slot-"));
+}
+
+#[test]
+fn mistakes_are_named_before_anything_runs() {
+    let place = Place::new();
+    place.run(&["a.b", "--", "true"]).fails(6, "a.b");
+    place.run(&["a/b", "--grace", "1500ms", "--", "true"]).fails(6, "half the life");
+    place.run(&["a/b", "--metadata", "x", "--", "true"]).fails(6, "KEY=VALUE");
+    tenure("postgres://nobody@127.0.0.1:1/x", &["run", "a/b", "--", "true"])
+        .fails(7, "is the server running");
+}
+
+#[test]
+fn who_does_not_wait_is_told_who_holds_it_and_who_waits_gets_it() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&["l/l", "--name", "one", "--", "sh", "-c", WORK, &file]);
+    wait_for_work(&file);
+    place.run(&["l/l", "--wait", "0", "--", "true"]).fails(11, "held by one#");
+    let second = place.start(&["l/l", "--name", "two", "--", "echo", "second"]);
+    let show = || tenure(&place.store, &["lease", "show", "l/l"]).ok();
+    wait_for("waiter", || show().contains("waiting   two#"));
+    // A signal is the command's to answer; what it says is passed on.
+    send(&first, Signal::TERM);
+    let first = finish(first);
+    assert_eq!(first.code, Some(143), "{}", first.err);
+    assert!(first.err.contains("released l/l"), "{}", first.err);
+    let second = finish(second);
+    assert!(second.err.contains("held by one#") && second.err.contains("; waiting"));
+    assert_eq!(second.ok(), "second\n");
+}
+
+#[test]
+fn somebody_who_waits_can_be_interrupted() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&["l/l", "--", "sh", "-c", WORK, &file]);
+    wait_for_work(&file);
+    let second = place.start(&["l/l", "--name", "two", "--", "echo", "second"]);
+    let show = || tenure(&place.store, &["lease", "show", "l/l"]).ok();
+    wait_for("waiter", || show().contains("waiting   two#"));
+    send(&second, Signal::INT);
+    assert_eq!(finish(second).code, Some(130));
+    wait_for("end of the wait", || !show().contains("waiting"));
+    send(&first, Signal::INT);
+    finish(first);
+}
+
+#[test]
+fn a_frozen_tenure_does_not_keep_its_command_going() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
+    wait_for_work(&file);
+    send(&first, Signal::STOP);
+    succeeds(&place.store, &file, place.folder.path());
+    send(&first, Signal::CONT);
+    finish(first).fails_late(5, "lost l/l");
+}
+
+#[test]
+fn a_killed_tenure_takes_its_command_along() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
+    wait_for_work(&file);
+    send(&first, Signal::KILL);
+    finish(first);
+    succeeds(&place.store, &file, place.folder.path());
+}
+
+#[test]
+fn a_store_that_is_gone_stops_the_command_in_time() {
+    let mut server = Postgres::start().expect("a server");
+    let url = server.fresh_database().expect("a database");
+    let place = Place::new();
+    let file = place.file("f");
+    let first = start(&url, &["l/l", "--", "sh", "-c", STUBBORN, &file]);
+    wait_for_work(&file);
+    server.stop(StopMode::Immediate).expect("it stops");
+    finish(first).fails_late(5, "lost l/l");
+    server.start_again().expect("it starts");
+    succeeds(&url, &file, place.folder.path());
+}
+
+#[test]
+fn a_revoked_lease_stops_the_command_and_says_why() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&["l/l", "--", "sh", "-c", WORK, &file]);
+    wait_for_work(&file);
+    let revoke = ["lease", "revoke", "l/l", "--reason", "it was Tuesday"];
+    assert_eq!(tenure(&place.store, &revoke).ok(), "revoked l/l\n");
+    finish(first).fails_late(5, "it was Tuesday");
+    tenure(&place.store, &revoke).fails(3, "l/l");
+}
+
+#[test]
+fn what_a_command_leaves_behind_goes_before_the_release() {
+    let place = Place::new();
+    let file = place.file("f");
+    let script = format!("({STUBBORN}) & sleep 0.2; exit 3");
+    let ran = place.run(&["l/l", "--", "sh", "-c", &script, &file]);
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    succeeds(&place.store, &file, place.folder.path());
+}
+
+#[test]
+fn holders_are_listed_followed_and_observed() {
+    let place = Place::new();
+    let file = place.file("f");
+    let first = place.start(&[
+        "l/l",
+        "--name",
+        "one",
+        "--metadata",
+        "address=here",
+        "--",
+        "sh",
+        "-c",
+        WORK,
+        &file,
+    ]);
+    wait_for_work(&file);
+    let list = |arguments: &[&str]| tenure(&place.store, arguments).ok();
+    assert!(list(&["lease", "ls"]).contains("l/l    one#"), "{}", list(&["lease", "ls"]));
+    assert!(list(&["lease", "ls", "l", "--json"]).contains("\"address\":\"here\""));
+    assert_eq!(list(&["lease", "ls", "other"]).lines().count(), 1);
+    assert!(list(&["lease", "show", "l/l"]).starts_with("held by   one#"));
+    assert!(list(&["lease", "show", "l/l", "--json"]).contains("\"waiters\": []"));
+    assert!(list(&["lease", "show", "x/y"]).starts_with("free      x/y"));
+    assert!(list(&["elect", "leader", "l/l"]).contains("address here"));
+    tenure(&place.store, &["elect", "leader", "x/y"]).fails(3, "x/y");
+    let observe = ["elect", "observe", "l/l", "--limit", "2"];
+    let observer = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(observe)
+        .env("TENURE_STORE", &place.store)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    std::thread::sleep(Duration::from_millis(500));
+    send(&first, Signal::TERM);
+    finish(first);
+    let seen = finish(observer).ok();
+    let lines: Vec<&str> = seen.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("one#") && lines[1] == "nobody", "{seen}");
+    assert_eq!(list(&["slots", "resize", "group", "3"]), "group has 3 slots\n");
+    assert!(list(&["slots", "ls", "group"]).ends_with("0 of 3 slots held, 0 waiting\n"));
+    assert!(list(&["completions", "bash"]).contains("_tenure"));
+}
+
+impl Ran {
+    /// It failed after it had said other things.
+    #[track_caller]
+    fn fails_late(self, code: i32, says: &str) {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+        assert!(self.err.contains(says), "{says:?} not in {:?}", self.err);
+    }
+}
