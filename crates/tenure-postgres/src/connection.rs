@@ -7,11 +7,13 @@ use std::time::Duration;
 use tenure::{Error, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Notification};
+use tokio_postgres::config::Host;
+use tokio_postgres::{AsyncMessage, Client, Config, Notification};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Failure, connecting};
 use crate::home::Home;
+use crate::tls::Settings;
 use crate::{BACKEND, Options};
 
 /// What a session is for; they differ in how long the server lets them wait.
@@ -55,6 +57,7 @@ pub(crate) const PLANNING: &str = "set plan_cache_mode = force_generic_plan; set
 /// Knows where the server is and how to greet it.
 pub(crate) struct Connector {
     config: Config,
+    pub(crate) tls: MakeRustlsConnect,
     target: String,
     pub(crate) options: Options,
     /// Where sessions and workers live.
@@ -66,6 +69,8 @@ impl Connector {
     /// [`Error::Invalid`] for an address that makes no sense or asks for what is not built.
     pub(crate) fn new(url: &str, options: Options) -> Result<Arc<Self>> {
         // The text itself is not repeated: it may hold a password.
+        let (tls, url) = Settings::take_from(url);
+        let (mode, tls) = tls.connector()?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error);
             let why = why.map_or_else(|| error.to_string(), ToString::to_string);
@@ -74,22 +79,15 @@ impl Connector {
                 format!("{why}; write postgres://user:password@host:port/database"),
             )
         })?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(Error::invalid(
-                "Postgres address with sslmode=require",
-                "TLS to Postgres is not built yet; use a private network, a unix socket or a local \
-                 TLS proxy, and sslmode=disable",
-            ));
-        }
         config
-            .ssl_mode(SslMode::Disable)
+            .ssl_mode(mode)
             .connect_timeout(options.connect_timeout)
             .tcp_user_timeout(options.reply_timeout)
             .keepalives_idle(Duration::from_secs(15))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
         let target = target(&config);
-        Ok(Arc::new(Self { config, target, options, home: Home::start()? }))
+        Ok(Arc::new(Self { config, tls, target, options, home: Home::start()? }))
     }
 
     /// Opens a session.
@@ -107,10 +105,11 @@ impl Connector {
         let mut config = self.config.clone();
         config.application_name(role.name());
         let (target, greeting) = (self.target.clone(), self.greeting(role));
+        let tls = self.tls.clone();
         // At home, because a socket belongs to the runtime on which it was opened.
         let opening = self.home.spawn(async move {
             // A server that is frozen accepts connections and then says nothing.
-            let opened = open(&config, &target, &greeting, notifications);
+            let opened = open(&config, tls, &target, &greeting, notifications);
             tokio::time::timeout(patience, opened).await.unwrap_or_else(|_| {
                 let reason = format!("{target} did not answer within {patience:?}");
                 Err(Error::unavailable(BACKEND, reason))
@@ -155,12 +154,13 @@ impl Connector {
 
 async fn open(
     config: &Config,
+    tls: MakeRustlsConnect,
     target: &str,
     greeting: &str,
     notifications: Option<mpsc::Sender<Notification>>,
 ) -> Result<Session> {
     let (client, mut connection) =
-        config.connect(NoTls).await.map_err(|error| connecting(target, &error))?;
+        config.connect(tls).await.map_err(|error| connecting(target, &error))?;
     let driver = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
             if let (AsyncMessage::Notification(notification), Some(sender)) =

@@ -95,10 +95,12 @@ pub(crate) fn connecting(target: &str, error: &tokio_postgres::Error) -> Error {
         // The interesting part ("connection refused", "no such host") is the source.
         let source = std::error::Error::source(error);
         let why = source.map_or_else(|| error.to_string(), ToString::to_string);
-        return Error::unavailable(
-            BACKEND,
-            format!("cannot connect to {target}: {why}; is the server running and reachable?"),
-        );
+        let next = match why.contains("support TLS") {
+            true => "turn on ssl there, or say sslmode=disable on a network you trust",
+            false => "is the server running and reachable?",
+        };
+        let reason = format!("cannot connect to {target}: {why}; {next}");
+        return Error::unavailable(BACKEND, reason);
     };
     let refused = |next: &str| Error::Refused {
         backend: BACKEND,

@@ -13,7 +13,6 @@ use tenure::random::{SystemRandom, nonce};
 use tenure::store::{Commit, Committed, WRITER_LEVEL};
 use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_postgres::NoTls;
 
 use crate::BACKEND;
 use crate::connection::{PLANNING, Role, Session};
@@ -192,7 +191,8 @@ impl Guest {
         if midway {
             // The statement that runs holds locks; the session goes with it.
             let cancel = client.cancel_token();
-            let _ = tokio::time::timeout(Duration::from_secs(1), cancel.cancel_query(NoTls)).await;
+            let cancelled = cancel.cancel_query(shared.connector.tls.clone());
+            let _ = tokio::time::timeout(Duration::from_secs(1), cancelled).await;
             return;
         }
         let clean = try_join(client.batch_execute("rollback"), client.batch_execute(CLEAN));

@@ -45,6 +45,7 @@ mod sql;
 mod sweep;
 mod tid;
 mod time;
+mod tls;
 mod touch;
 mod transaction;
 

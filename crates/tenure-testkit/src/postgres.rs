@@ -224,6 +224,25 @@ impl Postgres {
         self.launch()
     }
 
+    /// Encrypts connections from now on, with this certificate and key (PEM), and takes none by TCP
+    /// that are not encrypted.
+    pub fn encrypt(&self, certificate: &str, key: &str) -> Result<()> {
+        for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.data().join(name);
+            std::fs::write(&path, text).with_context(|| format!("writing {name}"))?;
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&path, mode).context("protecting the key")?;
+            if let Some(Ids { uid, gid }) = self.user {
+                chown(&path, Some(uid), Some(gid)).context("handing it to postgres")?;
+            }
+        }
+        let rules = "local all all trust\nhostssl all all all scram-sha-256\n";
+        std::fs::write(self.data().join("pg_hba.conf"), rules).context("writing pg_hba.conf")?;
+        self.psql(USER, "alter system set ssl = on")?;
+        self.psql(USER, "select pg_reload_conf()")?;
+        Ok(())
+    }
+
     /// Stops and starts.
     pub fn restart(&mut self, mode: StopMode) -> Result<()> {
         self.stop(mode)?;

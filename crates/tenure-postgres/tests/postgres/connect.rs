@@ -12,6 +12,7 @@ use crate::common::{OrFail, Outcome, Server};
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("connect::mistakes_are_explained", move || mistakes(server));
     trials.test("connect::a_unix_socket_works", move || socket(server));
+    trials.test("connect::connections_are_encrypted_and_checked_as_asked", encrypted);
 }
 
 async fn mistakes(server: Server) -> Outcome {
@@ -29,8 +30,8 @@ async fn mistakes(server: Server) -> Outcome {
         (format!("postgres://postgres:{SECRET}@127.0.0.1:1/postgres"), "is the server running"),
         (format!("postgres://postgres:{SECRET}@no-such-host.invalid/x"), "is the server running"),
         (server.0.url_of("no_such_database"), "create the database first"),
-        (format!("postgres://u:{SECRET}@h/x?sslmode=require"), "TLS"),
-        (format!("postgres://u:{SECRET}@h/x?sslmode=verify-full"), "sslmode"),
+        (format!("postgres://u:{SECRET}@h/x?sslmode=sometimes"), "verify-full"),
+        (format!("{}?sslmode=require", server.0.url()), "turn on ssl"),
         (format!("postgres://u:{SECRET}@h:port/x"), "postgres://user:password@host:port/database"),
     ];
     for (url, expected) in cases {
@@ -44,6 +45,56 @@ async fn mistakes(server: Server) -> Outcome {
             Error::Refused { .. } | Error::Unavailable { .. } | Error::Invalid { .. }
         );
         ensure!(kind, "{error:?}");
+    }
+    Ok(())
+}
+
+/// A certificate for this name, of its own authority: that authority's, the server's, its key.
+fn certificate(name: &str) -> Result<[String; 3], rcgen::Error> {
+    let authority_key = rcgen::KeyPair::generate()?;
+    let mut parameters = rcgen::CertificateParams::new(Vec::<String>::new())?;
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = parameters.self_signed(&authority_key)?;
+    let issuer = rcgen::Issuer::new(parameters, authority_key);
+    let key = rcgen::KeyPair::generate()?;
+    let server = rcgen::CertificateParams::new(vec![name.to_owned()])?.signed_by(&key, &issuer)?;
+    Ok([authority.pem(), server.pem(), key.serialize_pem()])
+}
+
+async fn encrypted() -> Outcome {
+    let server = tenure_testkit::Postgres::start().or_fail()?;
+    let folder = tempfile::tempdir()?;
+    let [authority, certificate_of, key] = certificate("db.example").or_fail()?;
+    let [stranger, ..] = certificate("db.example").or_fail()?;
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).map(|()| path.display().to_string())
+    };
+    let (ours, theirs) = (file("ours.pem", &authority)?, file("theirs.pem", &stranger)?);
+    server.encrypt(&certificate_of, &key).or_fail()?;
+    let url = server.url();
+    // Where the certificate has the name of another host, the address of this one can be given apart.
+    let named = url.replace("127.0.0.1", "db.example") + "?hostaddr=127.0.0.1&";
+    let good = [
+        format!("{url}?sslmode=require"),
+        url.clone(),
+        format!("{url}?sslmode=verify-ca&sslrootcert={ours}"),
+        format!("{named}sslmode=verify-full&sslrootcert={ours}"),
+    ];
+    for url in good {
+        let store = PostgresStore::connect(&url).await?.into_store();
+        store.commit(crate::common::put("a", &url)).await?;
+        store.close().await;
+    }
+    let bad = [
+        (format!("{url}?sslmode=disable"), "pg_hba.conf"),
+        (format!("{url}?sslmode=verify-full&sslrootcert={ours}"), "not valid for name"),
+        (format!("{named}sslmode=verify-full&sslrootcert={theirs}"), "certificate"),
+        (format!("{url}?sslmode=require&sslrootcert={theirs}"), "certificate"),
+    ];
+    for (url, expected) in bad {
+        let error = PostgresStore::connect(&url).await.err().ok_or("connected")?;
+        ensure!(error.to_string().contains(expected), "{expected}: {error}");
     }
     Ok(())
 }
