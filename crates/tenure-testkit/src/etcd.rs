@@ -157,7 +157,7 @@ impl Etcd {
             {
                 bail!("etcd ended with {status}; the end of its log:\n{}", self.log_tail(node));
             }
-            if self.log(node).contains("ready to serve client requests") {
+            if self.log(node).contains("serving client traffic") {
                 return Ok(());
             }
             std::thread::sleep(LOOK_EVERY);
