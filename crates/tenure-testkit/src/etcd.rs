@@ -215,6 +215,29 @@ impl Etcd {
         Ok((0..self.nodes.len()).find(|node| self.id(*node).is_some_and(|id| id == leader)))
     }
 
+    /// The node that leads, once there is one.
+    pub fn find_leader(&self) -> Result<usize> {
+        let looks = PATIENCE.as_millis() / LOOK_EVERY.as_millis();
+        for _ in 0..looks {
+            for node in 0..self.nodes.len() {
+                if self.nodes[node].process.is_some()
+                    && let Ok(Some(leader)) = self.leader(node)
+                    && self.nodes[leader].process.is_some()
+                {
+                    return Ok(leader);
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        bail!("the nodes elected nobody within {PATIENCE:?}")
+    }
+
+    /// Makes another node the leader.
+    pub fn move_leader(&self, from: usize, to: usize) -> Result<()> {
+        let id = self.id(to).context("the node's log does not tell its id")?;
+        self.ctl(from, &["move-leader", &id]).map(drop)
+    }
+
     /// The id that a node gave itself, in hexadecimal.
     fn id(&self, node: usize) -> Option<String> {
         let folder = self.folder().join(node.to_string());

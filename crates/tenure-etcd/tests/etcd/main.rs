@@ -1,6 +1,8 @@
 //! The conformance suite on a private etcd, and what is etcd's own.
 
+mod cluster;
 mod common;
+mod holders;
 
 use common::{Server, connect};
 
@@ -10,6 +12,8 @@ fn main() {
         |trials| {
             let server = Server::shared();
             trials.suite("etcd", server.fresh());
+            cluster::add(trials);
+            holders::add(trials, server);
         },
     )
 }
