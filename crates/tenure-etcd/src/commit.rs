@@ -82,13 +82,7 @@ impl Shared {
         Err(Error::unavailable(BACKEND, reason))
     }
 
-    fn applied(
-        &self,
-        plan: Plan,
-        decision: Decision,
-        revision: i64,
-        since: Duration,
-    ) -> Committed {
+    fn applied(&self, plan: Plan, decision: Decision, revision: i64, since: Duration) -> Committed {
         plan.applied(self, revision, since);
         settled(decision.committed, revision)
     }
@@ -153,9 +147,11 @@ impl Shared {
     ) -> Result<Tried> {
         let renewed = match believed(renewed, header.raft_term) {
             Ok(renewed) => renewed,
-            Err(_) => self.keep_alive_for_certain(&plan.renewed, budget).await.map_err(|error| {
-                Error::unknown(BACKEND, format!("it was written, but with which life? {error}"))
-            })?,
+            Err(_) => {
+                self.keep_alive_for_certain(&plan.renewed, budget).await.map_err(|error| {
+                    Error::unknown(BACKEND, format!("it was written, but with which life? {error}"))
+                })?
+            }
         };
         if renewed.iter().all(Result::is_ok) {
             return Ok(Tried::Applied(header.revision));

@@ -37,6 +37,8 @@ pub(crate) struct Endpoints {
     link: RwLock<Option<Arc<Link>>>,
     opening: Mutex<()>,
     next: AtomicUsize,
+    /// What the last attempt to connect was told.
+    told: std::sync::Mutex<String>,
     /// Closed with the store.
     open: Semaphore,
 }
@@ -55,6 +57,7 @@ impl Endpoints {
             link: RwLock::new(None),
             opening: Mutex::new(()),
             next: AtomicUsize::new(0),
+            told: std::sync::Mutex::default(),
             open: Semaphore::new(0),
         })
     }
@@ -102,14 +105,17 @@ impl Endpoints {
                 None => self.open_some(budget).await,
             }
         };
-        let late = || Error::unavailable(BACKEND, "no server could be reached in time");
+        let late = || {
+            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            Error::unavailable(BACKEND, format!("no server could be reached in time; {told}"))
+        };
         tokio::time::timeout(self.left(budget), opening).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Tries the servers in turn until one is good, or time is up.
     async fn open_some(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
         loop {
-            let mut why = String::from("there is no server");
+            let mut why = String::from("no server is named");
             for _ in 0..self.options.endpoints.len() {
                 let server = self.next.load(Ordering::Relaxed) % self.options.endpoints.len();
                 let this = Arc::clone(self);
@@ -123,7 +129,10 @@ impl Endpoints {
                         return Ok(link);
                     }
                     Ok(Err(Fault::No(error))) => return Err(error),
-                    Ok(Err(fault)) => why = fault.of_read().to_string(),
+                    Ok(Err(fault)) => {
+                        why = fault.of_read().to_string();
+                        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&why);
+                    }
                     Err(_) => return Err(Error::unavailable(BACKEND, "the store is closed")),
                 }
                 self.next.store(server + 1, Ordering::Relaxed);

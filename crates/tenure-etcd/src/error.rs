@@ -85,6 +85,10 @@ impl From<Status> for Fault {
             Code::PermissionDenied | Code::InvalidArgument => {
                 Self::No(Error::Refused { backend: BACKEND, reason: told() })
             }
+            Code::FailedPrecondition if text.contains("authentication is not enabled") => {
+                let reason = format!("{text}; leave user and password out of the address");
+                Self::No(Error::Refused { backend: BACKEND, reason })
+            }
             Code::Unauthenticated => Self::Elsewhere(told()),
             _ => Self::Unclear(describe(&status)),
         }

@@ -13,12 +13,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use tenure::{Error, Result};
 
+use crate::BACKEND;
 use crate::endpoints::{Budget, Endpoints};
 use crate::envelope::Known;
 use crate::error::Fault;
 use crate::home::Home;
 use crate::wire::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, path};
-use crate::BACKEND;
 
 /// How often spares are looked after.
 const TICK: Duration = Duration::from_millis(500);
@@ -131,7 +131,8 @@ impl Leases {
         let granted: LeaseGrantResponse =
             self.endpoints.read(path::GRANT, question, budget).await?;
         if granted.ttl < ttl || !granted.error.is_empty() {
-            let reason = format!("a lease of {ttl} s was granted {} s {}", granted.ttl, granted.error);
+            let reason =
+                format!("a lease of {ttl} s was granted {} s {}", granted.ttl, granted.error);
             return Err(Error::unavailable(BACKEND, reason));
         }
         Ok(Spare { id: granted.id, life, since })
@@ -185,14 +186,14 @@ impl Leases {
 
     /// Lets all spares go.
     pub(crate) async fn revoke_all(&self) {
-        let shelves = std::mem::take(
-            &mut *self.shelves.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let shelves =
+            std::mem::take(&mut *self.shelves.lock().unwrap_or_else(PoisonError::into_inner));
         let budget = self.endpoints.budget();
         let Ok(link) = self.endpoints.link(budget).await else { return };
-        let revoking = shelves.into_values().flat_map(|shelf| shelf.spares).map(|spare| {
-            link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id: spare.id })
-        });
+        let revoking = shelves
+            .into_values()
+            .flat_map(|shelf| shelf.spares)
+            .map(|spare| link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id: spare.id }));
         // What is not revoked now ends by itself.
         let _ = tokio::time::timeout(TICK, join_all(revoking)).await;
     }

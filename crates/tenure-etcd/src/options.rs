@@ -216,8 +216,9 @@ impl Tls {
 }
 
 fn read(file: &str) -> Result<Vec<u8>> {
-    std::fs::read(file)
-        .map_err(|error| Error::invalid(format!("file {file:?} of the etcd address"), error.to_string()))
+    std::fs::read(file).map_err(|error| {
+        Error::invalid(format!("file {file:?} of the etcd address"), error.to_string())
+    })
 }
 
 /// Undoes `%41`.

@@ -55,10 +55,8 @@ impl Shared {
         let left = match known.lease {
             0 => None,
             id => {
-                let life: LeaseLife = self
-                    .endpoints
-                    .read(path::TIME_TO_LIVE, LeaseRequest { id }, budget)
-                    .await?;
+                let life: LeaseLife =
+                    self.endpoints.read(path::TIME_TO_LIVE, LeaseRequest { id }, budget).await?;
                 // Whole seconds, rounded down; negative for a lease that has just ended.
                 Some(Duration::from_secs(number(life.ttl)))
             }
@@ -179,8 +177,8 @@ impl Shared {
                 continue;
             }
             let id = &known.object.key.id;
-            let wanted = query.matches(&known.object)
-                && query.after.as_ref().is_none_or(|after| id > after);
+            let wanted =
+                query.matches(&known.object) && query.after.as_ref().is_none_or(|after| id > after);
             let found = if wanted { vec![known] } else { vec![] };
             let revision = revision(&answer);
             let objects = self.with_lives(found, budget).await?;

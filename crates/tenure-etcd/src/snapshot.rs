@@ -57,9 +57,8 @@ impl Snapshot {
     /// What to ask the server for, in the order that [`Snapshot::read`] expects.
     pub(crate) fn questions(commit: &Commit, keys: &Keys) -> Vec<RequestOp> {
         let objects = concerned(commit).into_iter().map(|key| keys.object(key));
-        let names = named(commit).map(|(key, name)| {
-            keys.name(&key.kind, name.as_deref().unwrap_or_default())
-        });
+        let names = named(commit)
+            .map(|(key, name)| keys.name(&key.kind, name.as_deref().unwrap_or_default()));
         std::iter::once(keys.writer()).chain(objects).chain(names).map(get).collect()
     }
 
@@ -151,7 +150,8 @@ pub(crate) fn check_level(level: &KeyValue) -> Result<()> {
 
 impl View for Snapshot {
     fn row(&mut self, key: &Key) -> Result<Option<Row>> {
-        let row = |known: &Arc<Known>| Row { object: Arc::clone(&known.object), expires_at_ms: None };
+        let row =
+            |known: &Arc<Known>| Row { object: Arc::clone(&known.object), expires_at_ms: None };
         Ok(self.object(key).map(row))
     }
 

@@ -120,9 +120,11 @@ impl Shared {
             let alive: HashMap<i64, bool> =
                 leases.into_iter().zip(renewed.iter().map(Result::is_ok)).collect();
             let judged = touches.iter().zip(read.objects).zip(guesses);
-            return Ok(judged.map(|((touch, known), guess)| {
-                judge(touch, known, alive.get(&guess).map(|alive| (guess, *alive)))
-            }).collect());
+            return Ok(judged
+                .map(|((touch, known), guess)| {
+                    judge(touch, known, alive.get(&guess).map(|alive| (guess, *alive)))
+                })
+                .collect());
         }
         Err(why)
     }

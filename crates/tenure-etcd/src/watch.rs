@@ -104,7 +104,8 @@ impl Cursor {
             Err(error) => return Err(error),
         };
         let kind = self.request.kind.as_deref();
-        let key = self.shared.keys.start(kind, if kind.is_some() { &self.request.prefix } else { "" });
+        let key =
+            self.shared.keys.start(kind, if kind.is_some() { &self.request.prefix } else { "" });
         let create = WatchCreateRequest {
             range_end: end_of(&key),
             key,

@@ -121,8 +121,7 @@ fn serve(door: &Arc<Door>, mut incoming: TcpStream, target: u16) {
     }
     let (Ok(back_from), Ok(back_to)) = (outgoing.try_clone(), incoming.try_clone()) else { return };
     let (there, whose) = (Arc::clone(door), from.clone());
-    let back =
-        std::thread::Builder::new().spawn(move || pass(&there, whose, back_from, back_to));
+    let back = std::thread::Builder::new().spawn(move || pass(&there, whose, back_from, back_to));
     pass(door, from, incoming, outgoing);
     if let Ok(back) = back {
         let _ = back.join();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock};
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
-use tenure::store::{Commit, Event, Expect, Query, Store, WatchRequest};
+use tenure::store::{Commit, Event, Expect, Query, Store, Touch, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 use tenure_etcd::{EtcdStore, Options};
@@ -21,6 +21,7 @@ pub(crate) fn add(trials: &mut Trials) {
         "etcd::a_client_of_a_cut_off_follower_moves_on_and_reads_nothing_stale",
         a_cut_off_follower,
     );
+    trials.test("etcd::a_deposed_leader_renews_nothing", a_deposed_leader);
     trials.test("etcd::a_change_of_leader_cuts_no_life_short", a_change_of_leader);
 }
 
@@ -65,7 +66,10 @@ async fn a_killed_leader_loses_nothing() -> Outcome {
         // The others elect another and go on: something new is written meanwhile.
         let head = store.list(&Query::new("thing").limit(1)).await?.revision;
         eventually("a commit after the leader's death", || async {
-            Ok(store.list(&Query::new("thing").limit(1)).await.is_ok_and(|p| p.revision > head + 20))
+            Ok(store
+                .list(&Query::new("thing").limit(1))
+                .await
+                .is_ok_and(|p| p.revision > head + 20))
         })
         .await?;
         cluster.start_again(leader).or_fail()?;
@@ -125,6 +129,8 @@ async fn a_cut_off_follower() -> Outcome {
     let elsewhere = EtcdStore::connect_with(elsewhere).await?.into_store();
     here.commit(put("x", "0")).await?;
     cluster.cut_off(cut).or_fail()?;
+    eventually("the follower notices", || async { Ok(cluster.leader(cut).or_fail()?.is_none()) })
+        .await?;
     for n in 1..=20 {
         let value = n.to_string();
         elsewhere.commit(put("x", &value)).await?;
@@ -144,6 +150,48 @@ async fn a_cut_off_follower() -> Outcome {
         return Err(Failure::new(format!("the healed follower says {:?}", read.payload)));
     }
     Ok(())
+}
+
+/// A leader that was cut off goes on to answer keep-alives for a while. None of them may count.
+async fn a_deposed_leader() -> Outcome {
+    let cluster = Etcd::start_cluster(3).or_fail()?;
+    let leader = cluster.find_leader().or_fail()?;
+    let others = [1, 2].map(|n| cluster.address((leader + n) % 3));
+    let here = Options::new([cluster.address(leader)]).prefix("deposed");
+    let here = here.timeout(Duration::from_millis(700)).attempt(Duration::from_millis(300));
+    let here = EtcdStore::connect_with(here).await?.into_store();
+    let there = EtcdStore::connect_with(Options::new(others).prefix("deposed")).await?.into_store();
+    let life = Duration::from_secs(3);
+    let revision = here.commit(put("x", "v").ttl(life)).await?.revision.ok_or("no revision")?;
+    let touch = || async {
+        let touch = Touch { key: key("x"), revision, ttl: life };
+        here.touch(vec![touch]).await?.remove(0)
+    };
+    touch().await?;
+    cluster.cut_off(leader).or_fail()?;
+    let cut = SystemClock.uptime();
+    let (mut believed_until, mut refused) = (cut + life, 0);
+    while SystemClock.uptime() < cut + life * 3 {
+        let asked = SystemClock.uptime();
+        match touch().await {
+            Ok(_) => believed_until = asked + life,
+            Err(_) => refused += 1,
+        }
+        // Whoever still believes must be right.
+        let now = SystemClock.uptime();
+        if there.get(&key("x")).await?.is_none() {
+            if now < believed_until {
+                return Err(Failure::new(format!("gone {:?} early", believed_until - now)));
+            }
+            if refused == 0 {
+                return Err("a leader without a majority renewed to the end".into());
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // A new leader may have given it another full life; the old one may not have gone on for ever.
+    if refused == 0 { Err("nothing was ever refused".into()) } else { Ok(()) }
 }
 
 /// A new leader gives every lease a full life: later than promised is allowed, earlier never.

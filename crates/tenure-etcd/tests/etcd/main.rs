@@ -3,6 +3,9 @@
 mod cluster;
 mod common;
 mod holders;
+mod keys;
+mod outage;
+mod secure;
 
 use common::{Server, connect};
 
@@ -12,6 +15,9 @@ fn main() {
         |trials| {
             let server = Server::shared();
             trials.suite("etcd", server.fresh());
+            keys::add(trials, server);
+            outage::add(trials, server);
+            secure::add(trials);
             cluster::add(trials);
             holders::add(trials, server);
         },
