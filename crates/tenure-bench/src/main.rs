@@ -4,12 +4,14 @@
 //! machines are noisy, ratios less so. Nothing here asserts; it prints a Markdown table that
 //! `docs/benchmarks.md` keeps.
 
+mod etcd;
 mod footprint;
 mod handover;
 mod leases;
 mod measure;
 mod memory;
 mod postgres;
+mod raw_etcd;
 mod redis;
 mod size;
 mod sqlite;
@@ -65,6 +67,8 @@ enum What {
     },
     /// Cycles, renewals and hand-overs of leases, beside raw Postgres and Redis.
     Leases,
+    /// Cycles of leases on a private etcd, beside bare transactions, and round trips.
+    Etcd,
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -92,6 +96,7 @@ fn main() -> anyhow::Result<()> {
             What::Watch => watch::run(plan).await,
             What::Size { objects, stores } => size::run(plan, objects, &stores).await,
             What::Leases => leases::run(plan).await,
+            What::Etcd => etcd::run(plan).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })
