@@ -5,7 +5,6 @@
 //! refusal that rests on a guess is looked at once more before it is told.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tenure::store::decide::{Decision, Now, decide};
 use tenure::store::{Commit, Committed};
@@ -55,12 +54,12 @@ impl Shared {
             if snapshot.read && decision.steps.is_empty() && decision.refreshed.is_empty() {
                 return Ok(decision.committed);
             }
-            let since = self.endpoints.options.clock.uptime();
-            let plan =
-                Plan::make(self, commit, &snapshot, &decision, Taking { fresh, budget }).await?;
+            let now = self.endpoints.options.clock.uptime();
+            let taking = Taking { fresh, budget, now };
+            let plan = Plan::make(self, commit, &snapshot, &decision, taking).await?;
             match self.attempt(commit, &plan, budget).await? {
                 Tried::Applied(revision) => {
-                    return Ok(self.applied(plan, decision, revision, since));
+                    return Ok(self.applied(plan, decision, revision));
                 }
                 Tried::Moved(moved) => {
                     self.put_back(plan);
@@ -82,8 +81,8 @@ impl Shared {
         Err(Error::unavailable(BACKEND, reason))
     }
 
-    fn applied(&self, plan: Plan, decision: Decision, revision: i64, since: Duration) -> Committed {
-        plan.applied(self, revision, since);
+    fn applied(&self, plan: Plan, decision: Decision, revision: i64) -> Committed {
+        plan.applied(self, revision);
         settled(decision.committed, revision)
     }
 

@@ -86,7 +86,7 @@ impl Endpoints {
         let _ = self.open.acquire().await;
     }
 
-    fn current(&self) -> Option<Arc<Link>> {
+    pub(crate) fn current(&self) -> Option<Arc<Link>> {
         self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -244,9 +244,10 @@ impl Endpoints {
                 Err(_) => Error::unavailable(BACKEND, format!("no answer within {attempt:?}")),
             };
             self.fail(&link);
-            if self.left(budget).is_zero() {
+            if self.left(budget) <= PAUSE {
                 return Err(why);
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

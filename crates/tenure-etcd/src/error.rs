@@ -71,7 +71,10 @@ impl From<Status> for Fault {
         if text.contains("database space exceeded") {
             return Self::No(Error::Full { backend: BACKEND, reason: told() });
         }
-        if text.contains("request is too large") || text.contains("too many operations") {
+        if text.contains("request is too large")
+            || text.contains("too many operations")
+            || text.contains("received message larger than max")
+        {
             return Self::No(Error::invalid(
                 "commit",
                 format!("{text}; the server allows less than etcd's defaults"),

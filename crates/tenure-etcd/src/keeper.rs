@@ -22,8 +22,6 @@ const QUEUE: usize = 1024;
 /// An etcd lease that was kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Renewed {
-    /// Its life from then on, in seconds.
-    pub(crate) ttl: i64,
     /// The server's term when it answered.
     pub(crate) term: u64,
 }
@@ -110,7 +108,7 @@ async fn answer(
         tracing::trace!(lease = id, ttl = life.ttl, "kept alive");
         let _ = reply.send(match life.ttl {
             ..=0 => Err(Fault::NoLease),
-            ttl => Ok(Renewed { ttl, term }),
+            1.. => Ok(Renewed { term }),
         });
     }
 }

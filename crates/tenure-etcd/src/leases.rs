@@ -24,6 +24,9 @@ use crate::wire::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, 
 const TICK: Duration = Duration::from_millis(500);
 /// Lives that nobody asked for this long are forgotten.
 const IDLE: Duration = Duration::from_secs(600);
+/// After this long without a use, fewer and fewer are kept, down to these.
+const CALM: Duration = Duration::from_secs(5);
+const LEAST: usize = 2;
 /// Leases granted at once, beside the one that is waited for.
 const AHEAD: usize = 8;
 
@@ -33,8 +36,17 @@ pub(crate) struct Spare {
     pub(crate) id: i64,
     /// Its life in seconds.
     pub(crate) life: u64,
-    /// When it was last known to start its life anew, by our clock.
-    pub(crate) since: Duration,
+    /// When it last started its life anew, by our clock, as far as one answer tells.
+    since: Duration,
+    /// The same for certain: it was granted then, or kept alive by a server that led.
+    pub(crate) certain: Duration,
+}
+
+/// What an etcd lease lives longer than the life it stands for, in seconds. With it, a lease that was
+/// kept alive within the last second has a full life to give without being kept alive again. Short
+/// lives, which are short so that they end soon, have none.
+pub(crate) fn grace(life: u64) -> u64 {
+    u64::from(life >= 10)
 }
 
 #[derive(Default)]
@@ -118,14 +130,14 @@ impl Leases {
     /// last kept alive it is of no use, and ends by itself.
     pub(crate) fn freed(&self, known: &Known) {
         if let Some(since) = known.since.filter(|_| known.lease != 0) {
-            self.give(Spare { id: known.lease, life: known.life, since });
+            self.give(Spare { id: known.lease, life: known.life, since, certain: since });
         }
     }
 
     /// Asks etcd for a lease. It may be granted more than was asked for, never less.
     pub(crate) async fn grant(&self, life: u64, budget: Budget) -> Result<Spare> {
         let since = self.now();
-        let ttl = i64::try_from(life).unwrap_or(i64::MAX);
+        let ttl = i64::try_from(life + grace(life)).unwrap_or(i64::MAX);
         // Granting twice is harmless: a lease that nobody knows of ends by itself.
         let question = LeaseGrantRequest { ttl };
         let granted: LeaseGrantResponse =
@@ -135,7 +147,7 @@ impl Leases {
                 format!("a lease of {ttl} s was granted {} s {}", granted.ttl, granted.error);
             return Err(Error::unavailable(BACKEND, reason));
         }
-        Ok(Spare { id: granted.id, life, since })
+        Ok(Spare { id: granted.id, life, since, certain: since })
     }
 
     /// The shortest life that the server grants, in seconds.
@@ -156,10 +168,13 @@ impl Leases {
             let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
             shelves.retain(|_, shelf| now.saturating_sub(shelf.used) < IDLE);
             for (life, shelf) in shelves.iter_mut() {
+                if now.saturating_sub(shelf.used) > CALM {
+                    shelf.wanted = (shelf.wanted / 2).max(LEAST);
+                }
+                shelf.spares.retain(|spare| spare.is_young(now));
                 // The most recently used are at the end, and stay.
                 let surplus = shelf.spares.len().saturating_sub(shelf.wanted);
-                shelf.spares.retain(|spare| spare.is_young(now));
-                shelf.spares.drain(..surplus.min(shelf.spares.len()));
+                shelf.spares.drain(..surplus);
                 let short = shelf.wanted.saturating_sub(shelf.spares.len());
                 due.extend(shelf.spares.extract_if(.., |spare| spare.is_due(now)));
                 missing.extend(std::iter::repeat_n(*life, short.min(AHEAD)));
@@ -188,13 +203,12 @@ impl Leases {
     pub(crate) async fn revoke_all(&self) {
         let shelves =
             std::mem::take(&mut *self.shelves.lock().unwrap_or_else(PoisonError::into_inner));
-        let budget = self.endpoints.budget();
-        let Ok(link) = self.endpoints.link(budget).await else { return };
+        // Not worth connecting for: what is not revoked now ends by itself.
+        let Some(link) = self.endpoints.current() else { return };
         let revoking = shelves
             .into_values()
             .flat_map(|shelf| shelf.spares)
             .map(|spare| link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id: spare.id }));
-        // What is not revoked now ends by itself.
         let _ = tokio::time::timeout(TICK, join_all(revoking)).await;
     }
 }

@@ -14,7 +14,7 @@ use tenure::{Key, Object, Result};
 
 use crate::endpoints::Budget;
 use crate::envelope::{self, Known};
-use crate::leases::Spare;
+use crate::leases::{Spare, grace};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::wire::{
@@ -32,7 +32,8 @@ pub(crate) struct Plan {
     pub(crate) txn: TxnRequest,
     /// Spare leases it uses.
     pub(crate) spares: Vec<Spare>,
-    /// Leases that must be kept alive for it, spares included.
+    /// Leases that must be kept alive for it, spares included. One that has a full life to give is not
+    /// among them.
     pub(crate) renewed: Vec<i64>,
     /// Objects as they are if it succeeds.
     puts: Vec<Known>,
@@ -95,17 +96,19 @@ impl Plan {
     ) -> Result<Known> {
         let life = object.ttl.map_or(0, |ttl| ttl.as_secs());
         let kept = before.filter(|before| life > 0 && before.life == life && before.lease != 0);
-        let lease = match kept {
-            Some(before) => before.lease,
-            None if life == 0 => 0,
+        let (lease, mut since) = match kept {
+            Some(before) => (before.lease, before.since),
+            None if life == 0 => (0, None),
             None => {
                 let spare = shared.leases.take(life, leases.fresh, leases.budget).await?;
                 self.spares.push(spare);
-                spare.id
+                (spare.id, Some(spare.certain))
             }
         };
-        if lease != 0 {
+        let whole = Duration::from_secs(grace(life));
+        if lease != 0 && since.is_none_or(|since| leases.now.saturating_sub(since) >= whole) {
             self.renewed.push(lease);
+            since = Some(leases.now);
         }
         if kept.is_none() {
             self.freed.extend(before.filter(|before| before.lease != 0).cloned());
@@ -114,7 +117,7 @@ impl Plan {
         let value = envelope::write(object, OWN, skipped);
         self.success(put(shared.keys.object(&object.key), value, lease));
         let object = Arc::clone(object);
-        Ok(Known { object, modified: 0, lease, life, skipped, since: None })
+        Ok(Known { object, modified: 0, lease, life, skipped, since })
     }
 
     fn success(&mut self, operation: RequestOp) {
@@ -128,11 +131,11 @@ impl Plan {
 
     /// It was applied, at this revision: remembers what is there now, and keeps the leases that
     /// carry nothing any more.
-    pub(crate) fn applied(self, shared: &Shared, revision: i64, since: Duration) {
+    pub(crate) fn applied(self, shared: &Shared, revision: i64) {
         for mut known in self.puts {
             let object = Arc::make_mut(&mut known.object);
             settle(object, envelope::number(revision));
-            (known.modified, known.since) = (revision, Some(since));
+            known.modified = revision;
             shared.cache.put(&Arc::new(known));
         }
         for key in &self.removed {
@@ -149,6 +152,8 @@ impl Plan {
 pub(crate) struct Taking {
     pub(crate) fresh: bool,
     pub(crate) budget: Budget,
+    /// When this attempt began: lives count from here.
+    pub(crate) now: Duration,
 }
 
 /// Notes what happens to the names of one object. A name that one object gives up and another takes

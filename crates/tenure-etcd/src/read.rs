@@ -13,6 +13,7 @@ use crate::BACKEND;
 use crate::endpoints::Budget;
 use crate::envelope::{Known, number};
 use crate::keys::end_of;
+use crate::leases::grace;
 use crate::shared::Shared;
 use crate::wire::{KeyValue, LeaseLife, LeaseRequest, RangeRequest, RangeResponse, path};
 
@@ -58,7 +59,7 @@ impl Shared {
                 let life: LeaseLife =
                     self.endpoints.read(path::TIME_TO_LIVE, LeaseRequest { id }, budget).await?;
                 // Whole seconds, rounded down; negative for a lease that has just ended.
-                Some(Duration::from_secs(number(life.ttl)))
+                Some(Duration::from_secs(number(life.ttl).saturating_sub(grace(known.life))))
             }
         };
         let mut object = Object::clone(&known.object);

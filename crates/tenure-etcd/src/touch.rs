@@ -27,6 +27,8 @@ use crate::wire::{TxnRequest, TxnResponse, path};
 
 /// Objects read in one transaction.
 const READ: usize = 100;
+/// How much longer each of them may take a server that has to ask the leader.
+const MORE: Duration = Duration::from_micros(200);
 /// Objects moved to longer leases at a time.
 const MOVES: usize = 64;
 /// How often a move may find the object changed by another one.
@@ -93,7 +95,8 @@ impl Shared {
         let mut why = Error::unavailable(BACKEND, "no time was left");
         while !self.endpoints.left(budget).is_zero() {
             let link = self.endpoints.link(budget).await?;
-            let attempt = self.endpoints.left(budget).min(self.endpoints.options.attempt);
+            let attempt = self.endpoints.options.attempt + MORE * touches.len() as u32;
+            let attempt = self.endpoints.left(budget).min(attempt);
             let guesses: Vec<i64> = touches.iter().map(|touch| self.guess(touch)).collect();
             let leases: Vec<i64> = guesses.iter().copied().filter(|lease| *lease != 0).collect();
             let watched = Watched::new(&self.endpoints, &link);

@@ -25,6 +25,9 @@ use crate::wire::{self, DELETE, WatchCreateRequest, WatchResponse, path};
 /// Between attempts to open a stream again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Denials in a row that are taken for an expired login.
+const DENIALS: u32 = 2;
+
 /// Opens a watch.
 pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Result<Watch> {
     let head = shared.head().await?;
@@ -42,6 +45,7 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
         open: None,
         parts: Vec::new(),
         ready: VecDeque::new(),
+        denied: 0,
         ended: false,
     };
     let stream = stream::unfold(cursor, |mut cursor| async move {
@@ -64,6 +68,8 @@ struct Cursor {
     /// What has arrived of a change that comes in parts.
     parts: Vec<wire::Event>,
     ready: VecDeque<Arc<Batch>>,
+    /// How often in a row the server would not let us watch.
+    denied: u32,
     ended: bool,
 }
 
@@ -145,6 +151,7 @@ impl Cursor {
         if message.canceled {
             return self.canceled(&message).await;
         }
+        self.denied = 0;
         let quiet = message.events.is_empty();
         self.parts.extend(message.events);
         if message.fragment {
@@ -167,6 +174,10 @@ impl Cursor {
         }
         let reason = &message.cancel_reason;
         if reason.contains("permission denied") {
+            self.denied += 1;
+        }
+        // A login that has expired is denied in the same words, and a new connection logs in anew.
+        if self.denied > DENIALS {
             return Err(Error::Refused { backend: BACKEND, reason: reason.clone() });
         }
         self.broke(reason).await
