@@ -22,6 +22,9 @@ use crate::wire::{ResponseHeader, TxnRequest, TxnResponse, path};
 /// Others may be faster this often before a commit gives up, if its time is not up first.
 const ATTEMPTS: u32 = 1000;
 
+/// Every so often, everything is read anew instead of what a failed transaction brought back.
+const LOOK: u32 = 3;
+
 /// How a transaction went.
 enum Tried {
     /// Applied, at this revision.
@@ -39,7 +42,7 @@ impl Shared {
         let budget = self.endpoints.budget();
         let mut guessed = Snapshot::guess(commit, &self.cache);
         let mut fresh = false;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let mut snapshot = match guessed.take() {
                 Some(snapshot) => snapshot,
                 None => self.read_concerned(commit, budget).await?,
@@ -63,7 +66,8 @@ impl Shared {
                 }
                 Tried::Moved(moved) => {
                     self.put_back(plan);
-                    guessed = Some(moved);
+                    // If it was the writer level that moved, only a look at everything tells.
+                    guessed = (attempt % LOOK != LOOK - 1).then_some(moved);
                 }
                 Tried::NoLease => fresh = true,
                 Tried::Failed(error) => {
@@ -94,15 +98,13 @@ impl Shared {
     }
 
     async fn read_concerned(&self, commit: &Commit, budget: Budget) -> Result<Snapshot> {
-        let success = Snapshot::questions(commit, &self.keys);
+        let success = Snapshot::questions(commit, &self.keys, true);
         let question = TxnRequest { success, ..TxnRequest::default() };
         let answer: TxnResponse = self.endpoints.read(path::TXN, question, budget).await?;
-        self.learn(Snapshot::read(commit, answer.responses)?)
-    }
-
-    /// Takes note of the writer level that a snapshot was read with.
-    fn learn(&self, snapshot: Snapshot) -> Result<Snapshot> {
-        self.writer.store(snapshot.writer, Ordering::Release);
+        let snapshot = Snapshot::read(commit, answer.responses, true)?;
+        if let Some(writer) = snapshot.writer {
+            self.writer.store(writer, Ordering::Release);
+        }
         Ok(snapshot)
     }
 
@@ -130,7 +132,7 @@ impl Shared {
             }
         };
         if !answer.succeeded {
-            return Ok(Tried::Moved(self.learn(Snapshot::read(commit, answer.responses)?)?));
+            return Ok(Tried::Moved(Snapshot::read(commit, answer.responses, false)?));
         }
         let header = answer.header.unwrap_or_default();
         self.confirm(plan, renewed, &header, budget).await

@@ -175,7 +175,8 @@ impl Leases {
                 // The most recently used are at the end, and stay.
                 let surplus = shelf.spares.len().saturating_sub(shelf.wanted);
                 shelf.spares.drain(..surplus);
-                let short = shelf.wanted.saturating_sub(shelf.spares.len());
+                // What is in use comes back by itself; only a shelf that runs empty is filled up.
+                let short = shelf.wanted.div_ceil(2).saturating_sub(shelf.spares.len());
                 due.extend(shelf.spares.extract_if(.., |spare| spare.is_due(now)));
                 missing.extend(std::iter::repeat_n(*life, short.min(AHEAD)));
             }

@@ -83,7 +83,7 @@ impl Plan {
             this.renewed.extend(snapshot.object(key).map(|known| known.lease).filter(|l| *l != 0));
         }
         this.txn.compare = conditions(shared, commit, snapshot);
-        this.txn.failure = Snapshot::questions(commit, &shared.keys);
+        this.txn.failure = Snapshot::questions(commit, &shared.keys, false);
         Ok(this)
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct Snapshot {
     /// It was read, at one instant of this very call.
     pub(crate) read: bool,
     /// etcd's revision of the writer level's key, if it was read.
-    pub(crate) writer: i64,
+    pub(crate) writer: Option<i64>,
 }
 
 impl Snapshot {
@@ -54,16 +54,19 @@ impl Snapshot {
         Some(this)
     }
 
-    /// What to ask the server for, in the order that [`Snapshot::read`] expects.
-    pub(crate) fn questions(commit: &Commit, keys: &Keys) -> Vec<RequestOp> {
+    /// What to ask the server for, in the order that [`Snapshot::read`] expects. The writer level comes
+    /// last, and a transaction that merely wants to know why it failed leaves it out: it hardly ever
+    /// changes, and every operation costs the server something also if it is not needed.
+    pub(crate) fn questions(commit: &Commit, keys: &Keys, level: bool) -> Vec<RequestOp> {
         let objects = concerned(commit).into_iter().map(|key| keys.object(key));
         let names = named(commit)
             .map(|(key, name)| keys.name(&key.kind, name.as_deref().unwrap_or_default()));
-        std::iter::once(keys.writer()).chain(objects).chain(names).map(get).collect()
+        let level = level.then(|| keys.writer());
+        objects.chain(names).chain(level).map(get).collect()
     }
 
     /// What the server answered.
-    pub(crate) fn read(commit: &Commit, answers: Vec<ResponseOp>) -> Result<Self> {
+    pub(crate) fn read(commit: &Commit, answers: Vec<ResponseOp>, level: bool) -> Result<Self> {
         let short = || Error::unavailable(BACKEND, "the server answered less than was asked");
         let mut answers = answers.into_iter();
         let mut next = || -> Result<Option<KeyValue>> {
@@ -71,10 +74,6 @@ impl Snapshot {
             Ok(answer.kvs.into_iter().next())
         };
         let mut this = Self { read: true, ..Self::default() };
-        if let Some(level) = next()? {
-            this.writer = level.mod_revision;
-            check_level(&level)?;
-        }
         for key in concerned(commit) {
             let known = next()?.map(|kv| Known::read(key.clone(), &kv)).transpose()?;
             this.objects.insert(key.clone(), known.map(Arc::new));
@@ -85,6 +84,11 @@ impl Snapshot {
                 modified: kv.mod_revision,
             });
             this.names.insert((key.kind.clone(), name.clone().unwrap_or_default()), owner);
+        }
+        if level {
+            let level = next()?;
+            this.writer = Some(level.as_ref().map_or(0, |level| level.mod_revision));
+            level.as_ref().map_or(Ok(()), check_level)?;
         }
         Ok(this)
     }
