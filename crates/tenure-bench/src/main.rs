@@ -4,12 +4,14 @@
 //! machines are noisy, ratios less so. Nothing here asserts; it prints a Markdown table that
 //! `docs/benchmarks.md` keeps.
 
+mod etcd;
 mod footprint;
 mod handover;
 mod leases;
 mod measure;
 mod memory;
 mod postgres;
+mod raw_etcd;
 mod redis;
 mod size;
 mod sqlite;
@@ -75,6 +77,8 @@ enum What {
         #[arg(long)]
         cycles: bool,
     },
+    /// Cycles of leases on a private etcd, beside bare transactions, and round trips.
+    Etcd,
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -104,6 +108,7 @@ fn main() -> anyhow::Result<()> {
             What::Leases { clients, stores, cycles } => {
                 leases::run(plan, &clients, &stores, cycles).await
             }
+            What::Etcd => etcd::run(plan).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })

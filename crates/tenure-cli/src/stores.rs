@@ -7,11 +7,12 @@ use tenure::store::file::FileStore;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
+use tenure_etcd::EtcdStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 /// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB [default: a SQLite file of this user]";
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or etcd://HOST:PORT/PREFIX [default: a SQLite file of this user]";
 
 /// `--store` of every command that works on one.
 #[derive(clap::Args)]
@@ -62,9 +63,11 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
         Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
+        Some(("etcd" | "etcds", _)) => Ok(EtcdStore::connect(url).await?.into_store()),
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            "a store is memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB",
+            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or \
+             etcd://HOST:PORT/PREFIX",
         )),
     }
 }
@@ -76,6 +79,7 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
         tenure::store::file::capabilities(),
         tenure_sqlite::capabilities(),
         tenure_postgres::capabilities(),
+        tenure_etcd::capabilities(),
     ]
 }
 
@@ -99,6 +103,7 @@ mod tests {
     #[test]
     fn passwords_are_never_shown() {
         assert_eq!(redacted("postgres://me:se@cret@db:5432/app"), "postgres://me@db:5432/app");
+        assert_eq!(redacted("etcd://me:secret@a:1,b:2/app"), "etcd://me@a:1,b:2/app");
         assert_eq!(redacted("postgres://db/app"), "postgres://db/app");
         assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
     }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
+/// Postgres leaves its pid in its data folder; other servers' are in files of that name, a folder each.
 /// Reads the server's pid anew, because a restart changes it. A stopped server is continued, or it
 /// would not notice that it should end.
 const SCRIPT: &str = r#"
@@ -20,6 +21,9 @@ if [ -n "$pid" ]; then
   kill -CONT "$pid" 2>/dev/null
   for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 1; done
 fi
+for file in "$1"/*/pid; do
+  if [ -f "$file" ]; then kill -KILL "$(cat "$file")" 2>/dev/null; fi
+done
 rm -rf "$1"
 "#;
 

@@ -1,0 +1,166 @@
+//! The way of a commit: guess or read, decide, and let one transaction confirm it.
+//!
+//! The decision is the one of all backends. The transaction applies it only if everything it rests on
+//! is still so; if not, it brings back what is there instead, and the decision is taken again. A
+//! refusal that rests on a guess is looked at once more before it is told.
+
+use std::sync::atomic::Ordering;
+
+use tenure::store::decide::{Decision, Now, decide};
+use tenure::store::{Commit, Committed};
+use tenure::{Error, Result};
+
+use crate::BACKEND;
+use crate::endpoints::{Budget, Watched};
+use crate::error::Fault;
+use crate::keeper::Renewed;
+use crate::plan::{HEAD, Plan, Taking, settled};
+use crate::shared::{Shared, believed};
+use crate::snapshot::Snapshot;
+use crate::wire::{ResponseHeader, TxnRequest, TxnResponse, path};
+
+/// Others may be faster this often before a commit gives up, if its time is not up first.
+const ATTEMPTS: u32 = 1000;
+
+/// Every so often, everything is read anew instead of what a failed transaction brought back.
+const LOOK: u32 = 3;
+
+/// How a transaction went.
+enum Tried {
+    /// Applied, at this revision.
+    Applied(i64),
+    /// Not applied: something it rests on is different, and this is how it is.
+    Moved(Snapshot),
+    /// Not applied: the connection failed first.
+    Failed(Error),
+    /// Not applied: a lease it needed is gone.
+    NoLease,
+}
+
+impl Shared {
+    pub(crate) async fn commit(&self, commit: &Commit) -> Result<Committed> {
+        let budget = self.endpoints.budget();
+        let mut guessed = Snapshot::guess(commit, &self.cache);
+        let mut fresh = false;
+        for attempt in 0..ATTEMPTS {
+            let mut snapshot = match guessed.take() {
+                Some(snapshot) => snapshot,
+                None => self.read_concerned(commit, budget).await?,
+            };
+            let now = Now { store_ms: 0, wall_ms: self.endpoints.options.clock.wall_ms() };
+            let decision = match decide(&mut snapshot, commit, now, HEAD) {
+                Ok(decision) => decision,
+                // What is remembered may be old: look before saying no.
+                Err(_) if !snapshot.read => continue,
+                Err(error) => return Err(error),
+            };
+            if snapshot.read && decision.steps.is_empty() && decision.refreshed.is_empty() {
+                return Ok(decision.committed);
+            }
+            let now = self.endpoints.options.clock.uptime();
+            let taking = Taking { fresh, budget, now };
+            let plan = Plan::make(self, commit, &snapshot, &decision, taking).await?;
+            match self.attempt(commit, &plan, budget).await? {
+                Tried::Applied(revision) => {
+                    return Ok(self.applied(plan, decision, revision));
+                }
+                Tried::Moved(moved) => {
+                    self.put_back(plan);
+                    // If it was the writer level that moved, only a look at everything tells.
+                    guessed = (attempt % LOOK != LOOK - 1).then_some(moved);
+                }
+                Tried::NoLease => fresh = true,
+                Tried::Failed(error) => {
+                    self.put_back(plan);
+                    if self.endpoints.left(budget).is_zero() {
+                        return Err(error);
+                    }
+                }
+            }
+            if self.endpoints.left(budget).is_zero() {
+                break;
+            }
+        }
+        let reason = "others changed what a commit concerns, again and again; nothing was applied";
+        Err(Error::unavailable(BACKEND, reason))
+    }
+
+    fn applied(&self, plan: Plan, decision: Decision, revision: i64) -> Committed {
+        plan.applied(self, revision);
+        settled(decision.committed, revision)
+    }
+
+    /// Spare leases that certainly were not used.
+    fn put_back(&self, plan: Plan) {
+        for spare in plan.spares {
+            self.leases.give(spare);
+        }
+    }
+
+    async fn read_concerned(&self, commit: &Commit, budget: Budget) -> Result<Snapshot> {
+        let success = Snapshot::questions(commit, &self.keys, true);
+        let question = TxnRequest { success, ..TxnRequest::default() };
+        let answer: TxnResponse = self.endpoints.read(path::TXN, question, budget).await?;
+        let snapshot = Snapshot::read(commit, answer.responses, true)?;
+        if let Some(writer) = snapshot.writer {
+            self.writer.store(writer, Ordering::Release);
+        }
+        Ok(snapshot)
+    }
+
+    /// Sends the transaction and, beside it, the keep-alives of the leases it uses. It counts only
+    /// when both are confirmed.
+    async fn attempt(&self, commit: &Commit, plan: &Plan, budget: Budget) -> Result<Tried> {
+        let link = self.endpoints.link(budget).await?;
+        let left = self.endpoints.left(budget);
+        let watched = Watched::new(&self.endpoints, &link);
+        let sending = link.call::<_, TxnResponse>(path::TXN, plan.txn.clone());
+        let both = futures::future::join(sending, self.keep_alive(&link, &plan.renewed));
+        let answer = tokio::time::timeout(left, both).await;
+        watched.done();
+        let late = || Fault::Unclear(format!("no answer within {left:?}"));
+        let (answer, renewed) = answer.unwrap_or_else(|_| (Err(late()), Vec::new()));
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Fault::NoLease) => return Ok(Tried::NoLease),
+            Err(Fault::No(error)) => return Err(error),
+            Err(fault) => {
+                self.endpoints.fail(&link);
+                let nothing_lost = !plan.writes() || matches!(fault, Fault::Elsewhere(_));
+                let error = if plan.writes() { fault.of_write() } else { fault.of_read() };
+                return if nothing_lost { Ok(Tried::Failed(error)) } else { Err(error) };
+            }
+        };
+        if !answer.succeeded {
+            return Ok(Tried::Moved(Snapshot::read(commit, answer.responses, false)?));
+        }
+        let header = answer.header.unwrap_or_default();
+        self.confirm(plan, renewed, &header, budget).await
+    }
+
+    /// The transaction was applied; makes sure that the lives it granted are whole.
+    async fn confirm(
+        &self,
+        plan: &Plan,
+        renewed: Vec<Result<Renewed, Fault>>,
+        header: &ResponseHeader,
+        budget: Budget,
+    ) -> Result<Tried> {
+        let renewed = match believed(renewed, header.raft_term) {
+            Ok(renewed) => renewed,
+            Err(_) => {
+                self.keep_alive_for_certain(&plan.renewed, budget).await.map_err(|error| {
+                    Error::unknown(BACKEND, format!("it was written, but with which life? {error}"))
+                })?
+            }
+        };
+        if renewed.iter().all(Result::is_ok) {
+            return Ok(Tried::Applied(header.revision));
+        }
+        if plan.writes() {
+            return Err(Error::unknown(BACKEND, "what it wrote expired at that very moment"));
+        }
+        // Nothing was written, and what was to live on has ended.
+        Ok(Tried::NoLease)
+    }
+}

@@ -1,0 +1,277 @@
+//! Which server is used, and the move to another one when it fails.
+//!
+//! One connection at a time: the servers are tried in turn, and a server counts as good once it has
+//! answered a linearizable read, which it can only do together with a majority. A connection on which
+//! something went wrong is dropped, and the next call goes to the next server. So no server that is
+//! cut off, frozen or restarting holds anybody up for longer than one attempt.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use prost::Message;
+use tenure::{Error, Result};
+use tokio::sync::{Mutex, Semaphore};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::Fault;
+use crate::home::Home;
+use crate::link::{Link, Wire};
+use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
+use crate::{BACKEND, Options};
+
+/// Between rounds through all servers.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The transport's own look whether the other side is there; more often, and servers object.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// What one watch may leave unread before its server holds back.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// So large that watches nobody reads do not hold up the others on their connection.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+
+pub(crate) struct Endpoints {
+    pub(crate) options: Arc<Options>,
+    home: Arc<Home>,
+    link: RwLock<Option<Arc<Link>>>,
+    opening: Mutex<()>,
+    next: AtomicUsize,
+    /// What the last attempt to connect was told.
+    told: std::sync::Mutex<String>,
+    /// Closed with the store.
+    open: Semaphore,
+}
+
+/// How much longer a call may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Budget {
+    until: Duration,
+}
+
+impl Endpoints {
+    pub(crate) fn new(options: Arc<Options>, home: Arc<Home>) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            home,
+            link: RwLock::new(None),
+            opening: Mutex::new(()),
+            next: AtomicUsize::new(0),
+            told: std::sync::Mutex::default(),
+            open: Semaphore::new(0),
+        })
+    }
+
+    pub(crate) fn budget(&self) -> Budget {
+        Budget { until: self.options.clock.uptime().saturating_add(self.options.timeout) }
+    }
+
+    pub(crate) fn left(&self, budget: Budget) -> Duration {
+        budget.until.saturating_sub(self.options.clock.uptime())
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn close(&self) {
+        self.open.close();
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.is_closed()
+    }
+
+    /// Resolves when the store is closed.
+    pub(crate) async fn closed(&self) {
+        // There are no permits to be had, so this ends only with the closing.
+        let _ = self.open.acquire().await;
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<Link>> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The connection in use, or a new one.
+    pub(crate) async fn link(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
+        if self.is_closed() {
+            return Err(Error::unavailable(BACKEND, "the store is closed"));
+        }
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let opening = async {
+            let _turn = self.opening.lock().await;
+            match self.current() {
+                Some(link) => Ok(link),
+                None => self.open_some(budget).await,
+            }
+        };
+        let late = || {
+            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            Error::unavailable(BACKEND, format!("no server could be reached in time; {told}"))
+        };
+        tokio::time::timeout(self.left(budget), opening).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Tries the servers in turn until one is good, or time is up.
+    async fn open_some(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
+        loop {
+            let mut why = String::from("no server is named");
+            for _ in 0..self.options.endpoints.len() {
+                let server = self.next.load(Ordering::Relaxed) % self.options.endpoints.len();
+                let this = Arc::clone(self);
+                // On the store's own thread, where the connection lives from then on.
+                let opened = self.home.spawn(async move { this.open(server).await }).await;
+                match opened {
+                    Ok(Ok(link)) => {
+                        let link = Arc::new(link);
+                        *self.link.write().unwrap_or_else(PoisonError::into_inner) =
+                            Some(Arc::clone(&link));
+                        return Ok(link);
+                    }
+                    Ok(Err(Fault::No(error))) => return Err(error),
+                    Ok(Err(fault)) => {
+                        why = fault.of_read().to_string();
+                        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&why);
+                    }
+                    Err(_) => return Err(Error::unavailable(BACKEND, "the store is closed")),
+                }
+                self.next.store(server + 1, Ordering::Relaxed);
+            }
+            tracing::debug!(%why, "no etcd server is good");
+            if self.left(budget) <= PAUSE {
+                return Err(Error::unavailable(BACKEND, why));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn open(&self, server: usize) -> Result<Link, Fault> {
+        let address = &self.options.endpoints[server];
+        let late = || Fault::Elsewhere(format!("{address} did not answer in time"));
+        let opening = async {
+            let mut wire = Wire { channel: self.connect(address).await?, token: None };
+            wire.token = self.log_in(&wire).await?;
+            let link = Link::new(server, wire, &self.home);
+            self.probe(&link).await?;
+            Ok(link)
+        };
+        let opened = tokio::time::timeout(self.options.connect_timeout, opening).await;
+        let opened = opened.unwrap_or_else(|_| Err(late()));
+        tracing::debug!(%address, good = opened.is_ok(), "tried a server");
+        opened
+    }
+
+    async fn connect(&self, address: &str) -> Result<Channel, Fault> {
+        let scheme = if self.options.tls.is_some() { "https" } else { "http" };
+        let bad = |error: tonic::transport::Error| {
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            Fault::Elsewhere(format!("{address}: {}", reason.unwrap_or_else(|| error.to_string())))
+        };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(bad)?
+            .connect_timeout(self.options.connect_timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        if let Some(tls) = &self.options.tls {
+            endpoint = endpoint.tls_config(tls.config()).map_err(bad)?;
+        }
+        endpoint.connect().await.map_err(bad)
+    }
+
+    async fn log_in(&self, wire: &Wire) -> Result<Option<MetadataValue<Ascii>>, Fault> {
+        let Some((name, password)) = self.options.login.clone() else { return Ok(None) };
+        let question = AuthenticateRequest { name, password };
+        let answer: AuthenticateResponse = wire.call(path::AUTHENTICATE, question).await?;
+        let odd = |_| Fault::Elsewhere("the server gave an unusable token".into());
+        answer.token.parse().map(Some).map_err(odd)
+    }
+
+    /// A linearizable read: answered only by a server that is in touch with a majority.
+    async fn probe(&self, link: &Link) -> Result<(), Fault> {
+        let key = format!("{}/", self.options.prefix).into_bytes();
+        let question = RangeRequest { key, range_end: vec![], limit: 1, count_only: true };
+        link.call::<_, RangeResponse>(path::RANGE, question).await.map(drop)
+    }
+
+    /// Gives a connection up; the next call goes to the next server.
+    pub(crate) fn fail(&self, link: &Arc<Link>) {
+        let mut current = self.link.write().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            *current = None;
+            self.next.store(link.server + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody stopped waiting for an answer: sees whether the server still gives any.
+    pub(crate) fn suspect(self: &Arc<Self>, link: &Arc<Link>) {
+        if self.is_closed() || link.suspected.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (this, link) = (Arc::clone(self), Arc::clone(link));
+        let attempt = self.options.attempt;
+        self.home.spawn(async move {
+            match tokio::time::timeout(attempt, this.probe(&link)).await {
+                Ok(Ok(())) => link.suspected.store(false, Ordering::Release),
+                _ => this.fail(&link),
+            }
+        });
+    }
+
+    /// Asks something that changes nothing, of one server after the other if need be.
+    pub(crate) async fn read<Q, R>(
+        self: &Arc<Self>,
+        path: &'static str,
+        question: Q,
+        budget: Budget,
+    ) -> Result<R>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        loop {
+            let link = self.link(budget).await?;
+            let attempt = self.left(budget).min(self.options.attempt);
+            let watched = Watched::new(self, &link);
+            let answer = tokio::time::timeout(attempt, link.call(path, question.clone())).await;
+            watched.done();
+            let why = match answer {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(fault @ (Fault::No(_) | Fault::NoLease))) => return Err(fault.of_read()),
+                Ok(Err(fault)) => fault.of_read(),
+                Err(_) => Error::unavailable(BACKEND, format!("no answer within {attempt:?}")),
+            };
+            self.fail(&link);
+            if self.left(budget) <= PAUSE {
+                return Err(why);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Notices when whoever waits for an answer goes away without one.
+pub(crate) struct Watched<'a> {
+    endpoints: &'a Arc<Endpoints>,
+    link: Option<&'a Arc<Link>>,
+}
+
+impl<'a> Watched<'a> {
+    pub(crate) fn new(endpoints: &'a Arc<Endpoints>, link: &'a Arc<Link>) -> Self {
+        Self { endpoints, link: Some(link) }
+    }
+
+    pub(crate) fn done(mut self) {
+        self.link = None;
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        if let Some(link) = self.link {
+            self.endpoints.suspect(link);
+        }
+    }
+}

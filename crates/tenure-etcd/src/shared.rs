@@ -1,0 +1,115 @@
+//! What all parts of the store share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures::future::join_all;
+use tenure::{Error, Result};
+
+use crate::BACKEND;
+use crate::cache::Cache;
+use crate::endpoints::{Budget, Endpoints, Watched};
+use crate::error::Fault;
+use crate::keeper::Renewed;
+use crate::keys::Keys;
+use crate::leases::Leases;
+use crate::link::Link;
+use crate::snapshot::check_level;
+use crate::wire::{RangeRequest, RangeResponse, path};
+
+pub(crate) struct Shared {
+    pub(crate) keys: Keys,
+    pub(crate) endpoints: Arc<Endpoints>,
+    /// A connection of their own for watches, so that what nobody reads holds up no renewal.
+    pub(crate) watching: Arc<Endpoints>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) cache: Cache,
+    /// etcd's revision of the key with the writer level; 0 while there is none.
+    pub(crate) writer: AtomicI64,
+}
+
+impl Shared {
+    /// Refuses to go on if the store demands a newer program.
+    pub(crate) async fn check_level(&self) -> Result<()> {
+        let key = self.keys.writer();
+        let question = RangeRequest { key, range_end: vec![], limit: 1, count_only: false };
+        let budget = self.endpoints.budget();
+        let answer: RangeResponse = self.endpoints.read(path::RANGE, question, budget).await?;
+        if let Some(level) = answer.kvs.first() {
+            check_level(level)?;
+            self.writer.store(level.mod_revision, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Keeps etcd leases alive, one answer for each. All of them on one connection.
+    pub(crate) async fn keep_alive(
+        &self,
+        link: &Link,
+        leases: &[i64],
+    ) -> Vec<Result<Renewed, Fault>> {
+        join_all(leases.iter().map(|lease| link.keep_alive(*lease))).await
+    }
+
+    /// Keeps etcd leases alive for certain. The outer error is about all of them.
+    ///
+    /// A server that was the leader until a moment ago, and does not know better yet, still answers
+    /// keep-alives. So each is believed only beside a linearizable read on the same connection in the
+    /// same term: then that server had its majority after the keep-alive was asked for, or its
+    /// successor came later and gave every lease a full life.
+    pub(crate) async fn keep_alive_for_certain(
+        &self,
+        leases: &[i64],
+        budget: Budget,
+    ) -> Result<Vec<Result<(), Fault>>> {
+        let mut why = String::from("no time was left");
+        while !self.endpoints.left(budget).is_zero() {
+            let link = self.endpoints.link(budget).await?;
+            let attempt = self.endpoints.left(budget).min(self.endpoints.options.attempt);
+            let watched = Watched::new(&self.endpoints, &link);
+            let both = futures::future::join(self.keep_alive(&link, leases), self.term(&link));
+            let answers = tokio::time::timeout(attempt, both).await;
+            watched.done();
+            match answers {
+                Ok((renewed, Ok(term))) => match believed(renewed, term) {
+                    Ok(renewed) => return Ok(renewed),
+                    Err(doubt) => why = doubt,
+                },
+                Ok((_, Err(fault))) => {
+                    why = fault.of_read().to_string();
+                    self.endpoints.fail(&link);
+                }
+                Err(_) => {
+                    why = format!("no keep-alive was answered within {attempt:?}");
+                    self.endpoints.fail(&link);
+                }
+            }
+        }
+        Err(Error::unavailable(BACKEND, why))
+    }
+
+    /// The term of the server, by a read that it can only answer with a majority behind it.
+    async fn term(&self, link: &Link) -> Result<u64, Fault> {
+        let key = self.keys.writer();
+        let question = RangeRequest { key, range_end: vec![], limit: 1, count_only: true };
+        let answer: RangeResponse = link.call(path::RANGE, question).await?;
+        Ok(answer.header.map_or(0, |header| header.raft_term))
+    }
+}
+
+/// The answers, if all of them count in this term; else what to try again for.
+pub(crate) fn believed(
+    renewed: Vec<Result<Renewed, Fault>>,
+    term: u64,
+) -> Result<Vec<Result<(), Fault>>, String> {
+    let mut answers = Vec::with_capacity(renewed.len());
+    for answer in renewed {
+        answers.push(match answer {
+            Ok(renewed) if renewed.term == term => Ok(()),
+            Ok(_) => return Err("the leader changed".into()),
+            Err(Fault::NoLease) => Err(Fault::NoLease),
+            Err(fault) => return Err(fault.of_read().to_string()),
+        });
+    }
+    Ok(answers)
+}

@@ -1,0 +1,226 @@
+//! Watches: one stream from the server for each, opened again wherever it broke off.
+//!
+//! etcd tells every change of a range in order from any revision it still keeps, so a watch needs
+//! nothing but the last revision it has told. Changes of one transaction arrive under one revision
+//! and are told as one batch. A watch that nobody reads costs no memory beyond its stream's window:
+//! the server holds back, and reads on from its history later.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
+use tenure::{Error, Result};
+use tonic::Streaming;
+
+use crate::BACKEND;
+use crate::envelope::{Known, number};
+use crate::error::Fault;
+use crate::keys::end_of;
+use crate::link::Link;
+use crate::shared::Shared;
+use crate::wire::{self, DELETE, WatchCreateRequest, WatchResponse, path};
+
+/// Between attempts to open a stream again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Denials in a row that are taken for an expired login.
+const DENIALS: u32 = 2;
+
+/// Opens a watch.
+pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Result<Watch> {
+    let head = shared.head().await?;
+    let start = request.after.unwrap_or(head);
+    if start > head {
+        return Err(Error::invalid(
+            format!("watch after revision {start}"),
+            format!("the store is at revision {head}; it may have been restored from a backup"),
+        ));
+    }
+    let cursor = Cursor {
+        shared: Arc::clone(shared),
+        request: request.clone(),
+        after: start,
+        open: None,
+        parts: Vec::new(),
+        ready: VecDeque::new(),
+        denied: 0,
+        ended: false,
+    };
+    let stream = stream::unfold(cursor, |mut cursor| async move {
+        if cursor.ended {
+            return None;
+        }
+        let item = cursor.next().await;
+        cursor.ended = item.is_err();
+        Some((item, cursor))
+    });
+    Ok(Watch::new(start, stream.boxed()))
+}
+
+struct Cursor {
+    shared: Arc<Shared>,
+    request: WatchRequest,
+    /// Everything up to here has been told, or is ready to be.
+    after: u64,
+    open: Option<(Arc<Link>, Streaming<WatchResponse>)>,
+    /// What has arrived of a change that comes in parts.
+    parts: Vec<wire::Event>,
+    ready: VecDeque<Arc<Batch>>,
+    /// How often in a row the server would not let us watch.
+    denied: u32,
+    ended: bool,
+}
+
+impl Cursor {
+    async fn next(&mut self) -> Result<Arc<Batch>> {
+        let endpoints = Arc::clone(&self.shared.watching);
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(batch);
+            }
+            let step = self.step();
+            tokio::select! {
+                biased;
+                () = endpoints.closed() => {
+                    return Err(Error::unavailable(BACKEND, "the store was closed"));
+                }
+                stepped = step => stepped?,
+            }
+        }
+    }
+
+    /// Opens the stream, or takes one message from it.
+    async fn step(&mut self) -> Result<()> {
+        let Some((_, stream)) = &mut self.open else { return self.reopen().await };
+        match stream.message().await {
+            Ok(Some(message)) => self.hear(message).await,
+            Ok(None) => self.broke("the server ended it").await,
+            Err(status) => self.broke(status.message()).await,
+        }
+    }
+
+    /// A watch outlives an outage: it waits until a server is there again.
+    async fn reopen(&mut self) -> Result<()> {
+        let endpoints = &self.shared.watching;
+        let link = match endpoints.link(endpoints.budget()).await {
+            Ok(link) => link,
+            Err(Error::Unavailable { reason, .. }) => return self.broke(&reason).await,
+            Err(error) => return Err(error),
+        };
+        let kind = self.request.kind.as_deref();
+        let key =
+            self.shared.keys.start(kind, if kind.is_some() { &self.request.prefix } else { "" });
+        let create = WatchCreateRequest {
+            range_end: end_of(&key),
+            key,
+            start_revision: i64::try_from(self.after + 1).unwrap_or(i64::MAX),
+            // So that a watch of something quiet does not fall behind what is kept.
+            progress_notify: true,
+            prev_kv: true,
+            fragment: true,
+        };
+        // The request stays open for as long as the answers are wanted.
+        let asked = stream::iter([wire::WatchRequest { create: Some(create) }]);
+        let questions = asked.chain(stream::pending());
+        let opening = link.stream(path::WATCH, questions);
+        let attempt = endpoints.options.attempt;
+        match tokio::time::timeout(attempt, opening).await {
+            Ok(Ok(stream)) => self.open = Some((link, stream)),
+            Ok(Err(Fault::No(error))) => return Err(error),
+            _ => {
+                endpoints.fail(&link);
+                return self.broke("it could not be opened").await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn broke(&mut self, why: &str) -> Result<()> {
+        tracing::debug!(after = self.after, why, "watch broke off; opening it again");
+        if let Some((link, _)) = self.open.take() {
+            self.shared.watching.fail(&link);
+        }
+        self.parts.clear();
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    async fn hear(&mut self, message: WatchResponse) -> Result<()> {
+        if message.canceled {
+            return self.canceled(&message).await;
+        }
+        self.denied = 0;
+        let quiet = message.events.is_empty();
+        self.parts.extend(message.events);
+        if message.fragment {
+            return Ok(());
+        }
+        self.tell()?;
+        if quiet && !message.created {
+            // Nothing of ours happened up to here.
+            let head = number(message.header.map_or(0, |header| header.revision));
+            self.after = self.after.max(head);
+        }
+        Ok(())
+    }
+
+    async fn canceled(&mut self, message: &WatchResponse) -> Result<()> {
+        if message.compact_revision > 0 {
+            // A watch may start at the revision of the compaction itself.
+            let oldest = number(message.compact_revision).saturating_sub(1);
+            return Err(Error::Compacted { requested: self.after, oldest });
+        }
+        let reason = &message.cancel_reason;
+        if reason.contains("permission denied") {
+            self.denied += 1;
+        }
+        // A login that has expired is denied in the same words, and a new connection logs in anew.
+        if self.denied > DENIALS {
+            return Err(Error::Refused { backend: BACKEND, reason: reason.clone() });
+        }
+        self.broke(reason).await
+    }
+
+    /// Makes batches of what has arrived, one for each revision.
+    fn tell(&mut self) -> Result<()> {
+        let mut events: Vec<(u64, Event)> = Vec::new();
+        for event in std::mem::take(&mut self.parts) {
+            let Some(kv) = &event.kv else { continue };
+            let revision = number(kv.mod_revision);
+            // Told before a stream broke off.
+            if revision <= self.after {
+                continue;
+            }
+            events.extend(self.event(&event)?.map(|event| (revision, event)));
+        }
+        for (revision, event) in events {
+            match self.ready.back_mut().filter(|batch| batch.revision == revision) {
+                Some(batch) => Arc::make_mut(batch).events.push(event),
+                None => self.ready.push_back(Arc::new(Batch { revision, events: vec![event] })),
+            }
+            self.after = revision;
+        }
+        Ok(())
+    }
+
+    fn event(&self, event: &wire::Event) -> Result<Option<Event>> {
+        let Some(kv) = &event.kv else { return Ok(None) };
+        let Some(key) = self.shared.keys.parse(&kv.key) else { return Ok(None) };
+        if !self.request.wants(&key) {
+            return Ok(None);
+        }
+        if event.kind != DELETE {
+            let known = Known::read(key, kv)?;
+            return Ok((!known.is_touch()).then_some(Event::Put(known.object)));
+        }
+        let last = event.prev_kv.as_ref().and_then(|kv| Known::read(key.clone(), kv).ok());
+        // etcd does not say why a key with a lease went; one without can only have been deleted.
+        let cause = match last.as_ref().map(|last| last.lease) {
+            Some(0) => Cause::Deleted,
+            _ => Cause::Unspecified,
+        };
+        Ok(Some(Event::Delete { key, cause, last: last.map(|known| known.object) }))
+    }
+}

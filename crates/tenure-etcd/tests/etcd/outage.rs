@@ -1,0 +1,150 @@
+//! Servers that go away, come back, or say nothing at all.
+
+use std::time::Duration;
+
+use tenure::clock::{Clock, SystemClock};
+use tenure::lease::{Coordinator, Loss, Namespace, Scope, Terms};
+use tenure::store::{Expect, WatchRequest};
+use tenure::{Error, Key};
+use tenure_conformance::Failure;
+use tenure_conformance::harness::Trials;
+use tenure_etcd::{EtcdStore, Options};
+use tenure_testkit::{Etcd, EtcdOptions, Proxy};
+
+use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put};
+
+pub(crate) fn add(trials: &mut Trials, server: Server) {
+    trials.test("etcd::a_restarted_server_is_found_again", a_restarted_server);
+    trials.test("etcd::a_holder_whose_keep_alives_hang_stops_in_time", move || hung(server));
+    trials.test("etcd::a_commit_without_an_answer_is_unknown", move || no_answer(server));
+    trials.test("etcd::the_life_that_the_server_returns_counts", longer_lives);
+    trials.test("etcd::a_wrong_address_is_told", move || wrong_addresses(server));
+}
+
+async fn a_restarted_server() -> Outcome {
+    let mut server = Etcd::start().or_fail()?;
+    let store = connect(&server.url("restart")).await?;
+    let mut watch = store.watch(&WatchRequest::kind("thing")).await?;
+    let first = store.commit(put("a", "1")).await?.revision;
+    server.kill(0).or_fail()?;
+    // Nothing listens, so nothing can have been applied.
+    let error = store.commit(put("b", "1")).await.err();
+    if !matches!(error, Some(Error::Unavailable { .. })) {
+        return Err(Failure::new(format!("a commit to nobody: {error:?}")));
+    }
+    let error = store.get(&key("a")).await.err();
+    if !matches!(error, Some(Error::Unavailable { .. })) {
+        return Err(Failure::new(format!("a read from nobody: {error:?}")));
+    }
+    server.start_again(0).or_fail()?;
+    let second = store.commit(put("a", "2").expect(Expect::Version(1))).await?.revision;
+    for expected in [first, second] {
+        let next = tokio::time::timeout(Duration::from_secs(20), watch.next()).await.or_fail()?;
+        let told = next.ok_or("the watch ended")??.revision;
+        if Some(told) != expected {
+            return Err(Failure::new(format!("told {told}, expected {expected:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// A store that reaches the server through a door.
+async fn through(door: &Proxy, prefix: &str) -> tenure::Result<EtcdStore> {
+    let options = Options::new([format!("127.0.0.1:{}", door.port())]).prefix(prefix);
+    EtcdStore::connect_with(options.timeout(Duration::from_secs(2))).await
+}
+
+fn door(server: Server) -> Result<Proxy, Failure> {
+    let address = server.0.address(0);
+    let port = address.rsplit(':').next().and_then(|port| port.parse().ok());
+    Proxy::start(port.ok_or("no port")?).or_fail()
+}
+
+/// Connections stay open, nothing passes: only the holder's own clock can tell it to stop.
+async fn hung(server: Server) -> Outcome {
+    let door = door(server)?;
+    let store = through(&door, "hung").await?.into_store();
+    let coordinator = Coordinator::builder(store).name("holder").start()?;
+    let scope = Scope::new(&Namespace::new(["hung"])?, "held")?;
+    let life = Duration::from_secs(3);
+    let lease = coordinator.acquire(&scope, &Terms::new().ttl(life)).await?;
+    tokio::time::sleep(life * 2).await;
+    if let Some(loss) = lease.loss() {
+        return Err(Failure::new(format!("lost while all was well: {loss}")));
+    }
+    door.freeze();
+    let frozen = SystemClock.uptime();
+    let loss = tokio::time::timeout(life * 2, lease.lost()).await.or_fail()?;
+    let after = SystemClock.uptime() - frozen;
+    if loss != Loss::Expired || after > life {
+        return Err(Failure::new(format!("{loss} after {after:?} of {life:?}")));
+    }
+    // The store had it for longer than the holder believed in it.
+    let direct = connect(&server.0.url("hung")).await?;
+    let still = direct.get(&Key::new(tenure::lease::LEASE, scope.as_str())).await?;
+    if still.is_none() {
+        return Err("the store forgot the lease before its holder did".into());
+    }
+    Ok(())
+}
+
+async fn no_answer(server: Server) -> Outcome {
+    let door = door(server)?;
+    let store = through(&door, "unknown").await?.into_store();
+    store.commit(put("a", "1")).await?;
+    door.freeze();
+    let error = store.commit(put("a", "2")).await.err();
+    if !matches!(error, Some(Error::Unknown { .. })) {
+        return Err(Failure::new(format!("a commit without an answer: {error:?}")));
+    }
+    let error = store.get(&key("a")).await.err();
+    if !matches!(error, Some(Error::Unavailable { .. })) {
+        return Err(Failure::new(format!("a read without an answer: {error:?}")));
+    }
+    door.open();
+    eventually("the store answers again", || async { Ok(store.get(&key("a")).await.is_ok()) }).await
+}
+
+/// A server with slow elections grants longer lives than it is asked for, and says so.
+async fn longer_lives() -> Outcome {
+    let arguments = ["--heartbeat-interval=500", "--election-timeout=5000"].map(String::from);
+    let options = EtcdOptions { arguments: arguments.to_vec(), ..EtcdOptions::default() };
+    let server = Etcd::start_with(1, options).or_fail()?;
+    let store = connect(&server.url("longer")).await?;
+    let shortest = store.capabilities().ttl.ok_or("no time to live")?.min;
+    if shortest < Duration::from_secs(5) {
+        return Err(Failure::new(format!("the shortest life is said to be {shortest:?}")));
+    }
+    let before = SystemClock.uptime();
+    let done = store.commit(put("x", "v").ttl(Duration::from_secs(2))).await?;
+    let granted = done.first_put().and_then(|put| put.ttl);
+    if granted != Some(shortest) {
+        return Err(Failure::new(format!("granted {granted:?}, the shortest is {shortest:?}")));
+    }
+    while store.get(&key("x")).await?.is_some() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if SystemClock.uptime() > before + shortest * 3 {
+            return Err("it never ended".into());
+        }
+    }
+    let lived = SystemClock.uptime() - before;
+    if lived < shortest {
+        return Err(Failure::new(format!("it lived {lived:?} of {shortest:?}")));
+    }
+    Ok(())
+}
+
+async fn wrong_addresses(server: Server) -> Outcome {
+    let nobody = Options::new(["127.0.0.1:1"]).timeout(Duration::from_millis(500));
+    let error = EtcdStore::connect_with(nobody).await.err().map(|error| error.to_string());
+    if !error.as_ref().is_some_and(|error| error.contains("127.0.0.1:1")) {
+        return Err(Failure::new(format!("nobody there, but {error:?}")));
+    }
+    let user = server.0.address(0);
+    let user = Options::new([user]).login("nobody", "wrong").timeout(Duration::from_secs(2));
+    let error = EtcdStore::connect_with(user).await.err();
+    if !matches!(&error, Some(Error::Refused { reason, .. }) if reason.contains("authentication")) {
+        return Err(Failure::new(format!("a login that is not wanted: {error:?}")));
+    }
+    Ok(())
+}
