@@ -3,11 +3,14 @@
 //! A test that needs Postgres starts one of its own with [`Postgres::start`]: real binaries, durable
 //! settings, a folder and a port nobody else uses. It ends with the value, and it also ends when the
 //! test process dies without saying so. Where the binaries are missing the test fails with the
-//! command that installs them; nothing is skipped.
+//! command that installs them; nothing is skipped. Of Kubernetes there is no server to start, so it has
+//! a stand-in, [`ApiServer`].
 
 mod fakeclock;
 mod install;
+mod kubernetes;
 mod postgres;
 mod watchdog;
 
+pub use kubernetes::{ApiServer, Fault, Seen};
 pub use postgres::{Postgres, StopMode};
