@@ -6,11 +6,12 @@ use tenure::store::file::FileStore;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
+use tenure_kubernetes::KubernetesStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 /// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB [default: a SQLite file of this user]";
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or kubernetes://NAMESPACE [default: a SQLite file of this user]";
 
 /// `--store` of every command that works on one.
 #[derive(clap::Args)]
@@ -54,9 +55,10 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
         Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
+        Some(("kubernetes", _)) => Ok(KubernetesStore::connect(url).await?.into_store()),
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            "a store is memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB",
+            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or kubernetes://NAMESPACE",
         )),
     }
 }
@@ -68,6 +70,7 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
         tenure::store::file::capabilities(),
         tenure_sqlite::capabilities(),
         tenure_postgres::capabilities(),
+        tenure_kubernetes::capabilities(),
     ]
 }
 
