@@ -8,11 +8,12 @@ use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
 use tenure_etcd::EtcdStore;
+use tenure_kubernetes::KubernetesStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 /// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or etcd://HOST:PORT/PREFIX [default: a SQLite file of this user]";
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX or kubernetes://NAMESPACE [default: a SQLite file of this user]";
 
 /// `--store` of every command that works on one.
 #[derive(clap::Args)]
@@ -64,10 +65,11 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
         Some(("etcd" | "etcds", _)) => Ok(EtcdStore::connect(url).await?.into_store()),
+        Some(("kubernetes", _)) => Ok(KubernetesStore::connect(url).await?.into_store()),
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or \
-             etcd://HOST:PORT/PREFIX",
+            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, \
+             etcd://HOST:PORT/PREFIX or kubernetes://NAMESPACE",
         )),
     }
 }
@@ -80,6 +82,7 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
         tenure_sqlite::capabilities(),
         tenure_postgres::capabilities(),
         tenure_etcd::capabilities(),
+        tenure_kubernetes::capabilities(),
     ]
 }
 

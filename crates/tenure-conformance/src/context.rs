@@ -17,6 +17,7 @@ use tenure::store::faulty::{FaultPlan, Faulty};
 use tenure::store::{Capabilities, Commit, Expect, ExpiryClock, Put, Query, Reach, Store};
 use tokio::time::timeout;
 
+use crate::disguise::disguise;
 use crate::{Failure, SharedTable, Subject, WorkerCommand};
 
 /// How long a behaviour waits for something that is bound to happen.
@@ -32,6 +33,8 @@ struct Inner {
     subject: Subject,
     table: Option<SharedTable>,
     store: Store,
+    /// The same as it is, where it keeps leases only and behaviours see it in disguise.
+    undisguised: Store,
     nonce: String,
     kinds: Mutex<BTreeSet<String>>,
     adopted: Mutex<BTreeSet<Key>>,
@@ -49,13 +52,15 @@ impl Context {
         subject: &Subject,
         table: Option<SharedTable>,
     ) -> Result<Self, Failure> {
-        let store = open(subject).await?;
+        let undisguised = open(subject).await?;
+        let store = disguise(undisguised.clone());
         let mut nonce = nonce(&SystemRandom);
         nonce.truncate(12);
         let inner = Inner {
             subject: subject.clone(),
             table,
             store,
+            undisguised,
             nonce,
             kinds: Mutex::default(),
             adopted: Mutex::default(),
@@ -70,20 +75,25 @@ impl Context {
         &self.inner.store
     }
 
+    /// The same handle as the store's user sees it: one that keeps leases only says so.
+    pub(crate) fn undisguised(&self) -> &Store {
+        &self.inner.undisguised
+    }
+
     pub(crate) fn caps(&self) -> &Capabilities {
         self.store().capabilities()
     }
 
     /// Another handle onto the same store; closed at the end.
     pub(crate) async fn open(&self) -> Result<Store, Failure> {
-        let store = open(&self.inner.subject).await?;
+        let store = disguise(open(&self.inner.subject).await?);
         lock(&self.inner.opened).push(store.clone());
         Ok(store)
     }
 
     /// The same for a handle that the caller closes.
     pub(crate) async fn open_brief(&self) -> Result<Store, Failure> {
-        open(&self.inner.subject).await
+        Ok(disguise(open(&self.inner.subject).await?))
     }
 
     /// Closes such a handle, unless it is a clone of a store that others still use.

@@ -31,6 +31,7 @@ mod behaviours;
 mod context;
 mod counting;
 pub mod crash;
+mod disguise;
 #[cfg(feature = "harness")]
 pub mod harness;
 mod helpers;

@@ -87,7 +87,7 @@ async fn attempt(subject: &Subject, table: Option<SharedTable>, behaviour: &Beha
         Ok(ctx) => ctx,
         Err(failure) => return Outcome::Failed(format!("the store does not open: {failure}")),
     };
-    if let Err(why) = (behaviour.needs)(ctx.caps(), subject) {
+    if let Err(why) = (behaviour.needs)(ctx.undisguised().capabilities(), subject) {
         ctx.close().await;
         return Outcome::NotApplicable(why.to_owned());
     }

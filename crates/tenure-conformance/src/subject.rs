@@ -80,12 +80,16 @@ pub(crate) mod need {
         if met { Ok(()) } else { Err(why_not) }
     }
 
-    pub(crate) fn objects(caps: &Capabilities, _: &Subject) -> Answer {
-        demand(caps.objects, "it keeps leases only")
+    pub(crate) fn leases_only(caps: &Capabilities, _: &Subject) -> Answer {
+        demand(!caps.objects, "it keeps any object")
     }
 
     pub(crate) fn multi(caps: &Capabilities, _: &Subject) -> Answer {
         demand(caps.multi_object_commits, "its commits concern one object")
+    }
+
+    pub(crate) fn single(caps: &Capabilities, _: &Subject) -> Answer {
+        demand(!caps.multi_object_commits, "its commits may concern several objects")
     }
 
     pub(crate) fn names(caps: &Capabilities, _: &Subject) -> Answer {
@@ -139,7 +143,6 @@ macro_rules! behaviour {
             name: stringify!($function),
             about: $about,
             needs: |_caps, _subject| {
-                $crate::subject::need::objects(_caps, _subject)?;
                 $($crate::subject::need::$need(_caps, _subject)?;)*
                 Ok(())
             },

@@ -16,6 +16,7 @@ use tenure::{Error, Key};
 use crate::SharedTable;
 use crate::crash::both::Both;
 use crate::crash::script::Spam;
+use crate::disguise::disguise;
 use crate::holders::holder::Hold;
 
 /// What a worker is asked to do, and when.
@@ -86,6 +87,7 @@ pub async fn serve(store: Store) -> io::Result<()> {
 }
 
 pub(crate) async fn serve_with(store: Store, table: Option<SharedTable>) -> io::Result<()> {
+    let store = disguise(store);
     let mut lines = input_lines();
     while let Some(line) = lines.recv().await {
         let reply = match serde_json::from_str::<Ask>(&line) {

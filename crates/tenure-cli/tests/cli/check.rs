@@ -35,6 +35,32 @@ fn check_passes_on_postgres_with_several_processes() {
 }
 
 #[test]
+fn check_passes_on_kubernetes_with_several_processes_and_leaves_no_idle_lease() {
+    let server = tenure_testkit::ApiServer::start().unwrap();
+    let kubeconfig = server.kubeconfig();
+    let url = format!("kubernetes://check?idle=0&kubeconfig={}", kubeconfig.display());
+    passes(&url);
+    // A process that was killed leaves what it was about to delete; the next list comes across it.
+    tenure(&url, &["object", "ls", "lease"]).ok();
+    let is_idle = |name: &String| {
+        server.lease("check", name)["spec"]["holderIdentity"].as_str().is_none_or(str::is_empty)
+    };
+    let idle: Vec<_> = server.names("check").into_iter().filter(is_idle).collect();
+    assert!(idle.is_empty(), "left behind: {idle:?}");
+}
+
+#[test]
+fn general_objects_on_kubernetes_are_refused_by_name() {
+    let server = tenure_testkit::ApiServer::start().unwrap();
+    let url = format!("kubernetes://check?kubeconfig={}", server.kubeconfig().display());
+    let ran = tenure(&url, &["object", "put", "order", "1001", "one chair"]);
+    assert_ne!(ran.code, Some(0));
+    for part in ["kubernetes", "general objects", "memory, file, sqlite, postgres"] {
+        assert!(ran.err.contains(part), "{part:?} is not in {:?}", ran.err);
+    }
+}
+
+#[test]
 fn check_can_be_narrowed_and_says_when_nothing_matches() {
     let one = tenure("", &["store", "check", "memory:", "--only", "absent_object"]).ok();
     assert!(one.ends_with("1 passed, 0 failed\n"), "{one}");

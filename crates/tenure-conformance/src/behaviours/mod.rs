@@ -17,6 +17,7 @@ mod names;
 mod objects;
 mod processes;
 mod races;
+mod refusing;
 mod reopening;
 mod sharing;
 mod slots;
@@ -62,6 +63,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         sharing::all(),
         hooked::all(),
         gates::all(),
+        refusing::all(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -1,11 +1,16 @@
 //! One object's life: created, changed, read, deleted, created again.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure::Key;
+use tenure::lease::WAITER;
+use tenure::store::{Capability, Commit, Expect, Put, Query, Touch, WatchRequest, Written};
+
 use crate::context::Context;
-use crate::helpers::{existing, put};
+use crate::helpers::{existing, put, refused};
 use crate::subject::behaviour;
 use crate::{Behaviour, Failure};
-use bytes::Bytes;
-use tenure::store::{Commit, Expect, Put, Written};
 
 pub(super) fn all() -> Vec<Behaviour> {
     vec![
@@ -44,6 +49,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             wall_clock_labels_are_set,
             [],
             "creation and change carry wall-clock labels; a change moves only the second"
+        ),
+        behaviour!(
+            a_store_of_leases_refuses_other_objects,
+            [leases_only],
+            "the error names the capability, the backend and the stores that have it"
         ),
     ]
 }
@@ -169,5 +179,32 @@ async fn wall_clock_labels_are_set(ctx: Context) -> Result<(), Failure> {
     let object = existing(ctx.store(), &key).await?;
     ensure_eq!(object.created_at_ms, first.created_at_ms);
     ensure_eq!(object.updated_at_ms, second.updated_at_ms);
+    Ok(())
+}
+
+async fn a_store_of_leases_refuses_other_objects(ctx: Context) -> Result<(), Failure> {
+    let store = ctx.undisguised();
+    let key = Key::new("order", "one");
+    let waiter = Key::new(WAITER, "a/b#c");
+    let touch = Touch { key: key.clone(), revision: 1, ttl: Duration::from_secs(5) };
+    let refusals = [
+        refused(store.get(&key).await)?,
+        refused(store.list(&Query::new("order")).await)?,
+        refused(store.commit(Put::new(key.clone(), "v")).await)?,
+        refused(store.commit(Commit::new().delete(key.clone(), Expect::Any)).await)?,
+        refused(store.commit(Commit::new().check(key.clone(), Expect::Absent)).await)?,
+        refused(store.commit(Put::new(waiter.clone(), "v")).await)?,
+        refused(store.touch(vec![touch]).await)?,
+        refused(store.watch(&WatchRequest::kind("order")).await)?,
+    ];
+    for error in refusals {
+        let text = error.to_string();
+        for part in [ctx.caps().backend, "general objects", Capability::Objects.supported_by()] {
+            ensure!(text.contains(part), "{text:?} does not name {part:?}");
+        }
+    }
+    // What belongs to leases can be asked for anywhere; here there is none.
+    ensure_eq!(store.get(&waiter).await?, None);
+    ensure_eq!(store.list(&Query::new(WAITER)).await?.objects.len(), 0);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::Error;
 use tenure::clock::{Clock, SystemClock};
-use tenure::lease::Loss;
+use tenure::lease::{Loss, Terms};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect};
 
@@ -59,6 +59,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             work_is_dropped_when_the_lease_is_lost,
             [ttl, real_time],
             "and runs to its end when it is not"
+        ),
+        behaviour!(
+            renewals_that_overlap_all_succeed,
+            [ttl, real_time],
+            "also where each of them draws a revision, so that all but one come too late"
         ),
     ]
 }
@@ -216,4 +221,15 @@ async fn work_is_dropped_when_the_lease_is_lost(ctx: Context) -> Result<(), Fail
     ensure!(matches!(loss, Err(Loss::Revoked { .. })), "{loss:?}");
     ensure!(!lease.is_valid() && lease.remaining().is_zero(), "{lease:?}");
     Ok(())
+}
+
+async fn renewals_that_overlap_all_succeed(ctx: Context) -> Result<(), Failure> {
+    let holder = ctx.coordinator("holder").await?;
+    let long = Terms::new().ttl(ctx.ttl_of(Duration::from_secs(20)));
+    let lease = holder.acquire(&ctx.scope("often")?, &long).await?;
+    for _ in 0..5 {
+        futures::future::try_join_all((0..6).map(|_| lease.renew())).await?;
+    }
+    ensure!(lease.is_valid());
+    Ok(lease.release().await?)
 }

@@ -12,7 +12,7 @@ use super::Owner;
 use super::agent::Agent;
 use super::hooks::{Draft, ReapHook, is_worth_asking_again};
 use super::record::{LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, untagged};
-use crate::store::{Commit, Expect, Query};
+use crate::store::{Capability, Commit, Expect, Query};
 use crate::{Error, Object, Result};
 
 /// A hook that meets a conflict is asked again, so often.
@@ -21,6 +21,11 @@ const ATTEMPTS: u32 = 5;
 /// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
 /// told when they are done. A store that cannot be reached ends it at once.
 pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
+    if !agent.multi() {
+        // Nothing is ever left to reap there, which must not look like a job well done.
+        let capability = Capability::MultiObjectCommits;
+        return Err(Error::Unsupported { capability, backend: agent.backend() });
+    }
     let mut reaped = 0;
     let mut failed = None;
     let mut query = Query::new(REMAINS).prefix(prefix);

@@ -74,6 +74,7 @@ async fn renew(agent: Arc<Agent>, batch: Vec<Arc<Held>>) {
     let sent = agent.clock.uptime();
     let deadline = batch.iter().map(|held| held.state().valid_until).min().unwrap_or(sent);
     let timeout = agent.clock.sleep(attempt_timeout(sent, deadline));
+    let tried: Vec<u64> = batch.iter().map(|held| held.state().revision).collect();
     let attempt = attempt(&agent, &batch);
     let answer = tokio::select! {
         biased;
@@ -84,10 +85,10 @@ async fn renew(agent: Arc<Agent>, batch: Vec<Arc<Held>>) {
     match answer {
         Ok(results) => {
             let mut odd = FuturesUnordered::new();
-            for (held, result) in batch.iter().zip(results) {
+            for ((held, tried), result) in batch.iter().zip(tried).zip(results) {
                 match result {
                     Ok(touched) => renewed(&agent, held, sent, touched),
-                    Err(error) => odd.push(explain(&agent, held, error)),
+                    Err(error) => odd.push(explain(&agent, held, tried, error)),
                 }
             }
             while odd.next().await.is_some() {}
@@ -154,15 +155,19 @@ fn try_again(agent: &Agent, held: &Arc<Held>) {
     agent.renew_at(held, at);
 }
 
-/// The store said no to this one: find out why, and carry on if it is still ours.
-async fn explain(agent: &Agent, held: &Arc<Held>, error: Error) {
+/// The store said no to this one: find out why, and carry on if it is still ours. Where a touch draws
+/// a revision, another renewal of ours may have been quicker than this one, which `tried` shows.
+async fn explain(agent: &Agent, held: &Arc<Held>, tried: u64, error: Error) {
     if !error.is_refusal() || matches!(error, Error::Invalid { .. }) || held.state().leaving {
         return try_again(agent, held);
     }
     match found(agent, held).await {
         Ok(Found::Ours(revision)) => {
-            let changed = std::mem::replace(&mut held.state().revision, revision) != revision;
-            if changed {
+            {
+                let mut state = held.state();
+                state.revision = state.revision.max(revision);
+            }
+            if tried != revision {
                 agent.renew_at(held, agent.clock.uptime());
             } else {
                 try_again(agent, held);

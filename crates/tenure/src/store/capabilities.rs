@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use crate::Limits;
 
+/// The kind of leases: the one kind that every store keeps.
+pub const LEASES: &str = "lease";
+/// Further kinds of the lease machinery begin with this.
+const LEASES_AND: &str = "lease-";
+
 /// The promises of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The backend's name as in its URL: `memory`, `file`, `sqlite`, `postgres`, …
     pub backend: &'static str,
-    /// Keeps any object, not only leases.
+    /// Keeps any object, not only leases. See [`Capabilities::keeps`].
     pub objects: bool,
     /// A commit may check and write several objects.
     pub multi_object_commits: bool,
@@ -155,6 +160,17 @@ impl fmt::Display for Capability {
 }
 
 impl Capabilities {
+    /// Whether it keeps objects of this kind.
+    pub fn keeps(&self, kind: &str) -> bool {
+        self.objects || kind == LEASES
+    }
+
+    /// Whether it can be asked for objects of this kind. The lease machinery may ask for its own
+    /// kinds anywhere: where they are not kept, there are none.
+    pub fn knows(&self, kind: &str) -> bool {
+        self.keeps(kind) || kind.starts_with(LEASES_AND)
+    }
+
     /// Whether everybody who can share the store hears of a change without asking.
     pub fn notifies_all(&self) -> bool {
         match self.reach {
@@ -221,6 +237,17 @@ impl fmt::Display for Durability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_of_leases_keeps_leases_and_knows_what_belongs_to_them() {
+        let mut caps = crate::store::memory::MemoryStore::new().into_store().capabilities().clone();
+        assert!(caps.keeps("order") && caps.knows("order"));
+        caps.objects = false;
+        let answers = |kind: &str| (caps.keeps(kind), caps.knows(kind));
+        assert_eq!(answers("lease"), (true, true));
+        assert_eq!(answers("lease-waiter"), (false, true));
+        assert_eq!((answers("order"), answers("leases")), ((false, false), (false, false)));
+    }
 
     #[test]
     fn a_life_is_granted_in_whole_steps_and_never_cut_short() {

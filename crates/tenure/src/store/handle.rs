@@ -94,6 +94,7 @@ impl Store {
     /// The object, if it is there and has not expired.
     pub async fn get(&self, key: &Key) -> Result<Option<Object>> {
         self.capabilities().limits.check_key(key)?;
+        self.require_known(&key.kind)?;
         self.bounded_read("get", self.backend.get(key)).await
     }
 
@@ -107,6 +108,7 @@ impl Store {
     pub async fn list(&self, query: &Query) -> Result<Page> {
         let caps = self.capabilities();
         caps.limits.check_query(query)?;
+        self.require_known(&query.kind)?;
         self.require(query.name.is_none() || caps.names, Capability::Names)?;
         self.require(query.selector.is_empty() || caps.labels, Capability::Labels)?;
         self.bounded_read("list", self.backend.list(query)).await
@@ -144,6 +146,9 @@ impl Store {
         self.capabilities().limits.check_touches(&touches)?;
         let ttl = self.capabilities().ttl;
         self.require(ttl.is_some(), Capability::Ttl)?;
+        for touch in &touches {
+            self.require_kept(&touch.key.kind)?;
+        }
         for touch in &mut touches {
             touch.ttl = ttl.map_or(touch.ttl, |ttl| ttl.grant(touch.ttl));
         }
@@ -155,6 +160,7 @@ impl Store {
     pub async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         let history = self.capabilities().history.is_some();
         self.require(request.after.is_none() || history, Capability::History)?;
+        request.kind.as_deref().map_or(Ok(()), |kind| self.require_known(kind))?;
         self.bounded_read("watch", self.backend.watch(request)).await
     }
 
@@ -168,6 +174,12 @@ impl Store {
         caps.limits.check_commit(commit)?;
         if commit.checks.len() + commit.writes.len() > 1 {
             self.require(caps.multi_object_commits, Capability::MultiObjectCommits)?;
+        }
+        for check in &commit.checks {
+            self.require_known(&check.key.kind)?;
+        }
+        for write in &commit.writes {
+            self.require_kept(&write.key().kind)?;
         }
         let ours = |attachment: &Attachment| attachment.backend() == caps.backend;
         self.require(commit.attachments.iter().all(ours), Capability::UserSql)?;
@@ -188,6 +200,14 @@ impl Store {
                 *wish = ttl.grant(*wish);
             }
         }
+    }
+
+    fn require_known(&self, kind: &str) -> Result<()> {
+        self.require(self.capabilities().knows(kind), Capability::Objects)
+    }
+
+    fn require_kept(&self, kind: &str) -> Result<()> {
+        self.require(self.capabilities().keeps(kind), Capability::Objects)
     }
 
     fn require(&self, met: bool, capability: Capability) -> Result<()> {

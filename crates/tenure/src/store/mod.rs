@@ -38,7 +38,9 @@ mod writers;
 
 pub use attachment::Attachment;
 pub use backend::{Backend, Touch, Touched};
-pub use capabilities::{Capabilities, Capability, Durability, ExpiryClock, Notifies, Reach, Ttl};
+pub use capabilities::{
+    Capabilities, Capability, Durability, ExpiryClock, LEASES, Notifies, Reach, Ttl,
+};
 pub use commit::{
     Check, Commit, Committed, Delete, Expect, Fence, Put, Write, WriteResult, Written,
 };

@@ -1,0 +1,261 @@
+//! The one watch of the API server that feeds all watchers of this store.
+//!
+//! It runs while somebody watches. It begins with a list, follows from there with bookmarks, and takes
+//! up a connection that broke where it was. If the server no longer has what happened in between (410),
+//! every watcher is told that history is gone: they list again, and the pump begins anew.
+//!
+//! Nobody but observers notices an expiry, so the pump keeps their timers. When one is due it reads the
+//! Lease: if it is still the very state that was seen, it has expired. A Lease of ours is then emptied,
+//! under a revision that everybody hears of, newcomers who would have to wait longer included. One of
+//! somebody else's elector is left alone, and only our own watchers are told.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use kube::api::WatchEvent;
+use tenure::store::{Batch, Watch, WatchRequest};
+use tenure::{Error, Result};
+
+use crate::BACKEND;
+use crate::api::Events;
+use crate::commit::send;
+use crate::error::Failure;
+use crate::home::Home;
+use crate::record;
+use crate::ring::Ring;
+use crate::shared::Shared;
+use crate::view::{Due, View};
+use crate::wire;
+
+/// After the last watcher has left, the watch goes on for this long, in case another one comes.
+const LINGER: Duration = Duration::from_secs(5);
+/// Between attempts to reach a server that cannot be reached: the first, and the longest.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONG_PAUSE: Duration = Duration::from_secs(2);
+/// Before an end that could not be made sure of is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Ends that are made sure of at once.
+const CHECKS: usize = 16;
+
+/// Where watchers join.
+#[derive(Default)]
+pub(crate) struct Pump {
+    ring: Mutex<Option<Arc<Ring>>>,
+}
+
+impl Pump {
+    fn ring(&self) -> MutexGuard<'_, Option<Arc<Ring>>> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the ring unless it is watched. Whether it has ended.
+    fn end_if_idle(&self, ring: &Arc<Ring>) -> bool {
+        let mut current = self.ring();
+        if ring.watchers() > 0 {
+            return false;
+        }
+        forget(&mut current, ring);
+        true
+    }
+}
+
+fn forget(current: &mut Option<Arc<Ring>>, ring: &Arc<Ring>) {
+    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, ring)) {
+        *current = None;
+    }
+}
+
+/// Opens a watch of what happens from now on.
+pub(crate) async fn watch(
+    shared: &Arc<Shared>,
+    home: &Home,
+    request: &WatchRequest,
+) -> Result<Watch> {
+    let mut cursor = {
+        let mut current = shared.pump.ring();
+        let ring = current.get_or_insert_with(|| {
+            let ring = Arc::new(Ring::new());
+            home.spawn(run(Arc::clone(shared), Arc::clone(&ring)));
+            ring
+        });
+        ring.join()
+    };
+    cursor.opened().await?;
+    // Asked for after the ring is open: everything behind it will be told.
+    let head = {
+        let shared = Arc::clone(shared);
+        home.run(async move { shared.api.head().await.map_err(Failure::of_read) }).await?
+    };
+    Ok(cursor.watch(request, wire::revision(&head)?))
+}
+
+async fn run(shared: Arc<Shared>, ring: Arc<Ring>) {
+    let mut stopping = shared.stopping.subscribe();
+    let why = tokio::select! {
+        why = pump(&shared, &ring) => why,
+        _ = stopping.wait_for(|stopping| *stopping) => shared.closed(),
+    };
+    forget(&mut shared.pump.ring(), &ring);
+    ring.end(why);
+}
+
+/// Pumps until there is a reason not to.
+async fn pump(shared: &Arc<Shared>, ring: &Arc<Ring>) -> Error {
+    let mut view = View::default();
+    if let Err(error) = begin(shared, &mut view).await {
+        return error;
+    }
+    ring.open();
+    let mut pause = PAUSE;
+    loop {
+        let ended = match shared.api.watch(view.head).await {
+            Ok(events) => {
+                let from = view.head;
+                let ended = follow(shared, ring, &mut view, events).await;
+                if view.head > from {
+                    pause = PAUSE;
+                }
+                ended
+            }
+            Err(Failure::Gone) => Ended::Gone,
+            Err(failure) => Ended::Broken(failure.of_read()),
+        };
+        match ended {
+            Ended::Idle => return Error::unavailable(BACKEND, "nobody watches"),
+            Ended::Gone => return Error::Compacted { requested: view.head, oldest: view.head },
+            Ended::Closed => {}
+            Ended::Broken(error) => {
+                tracing::debug!(%error, "the watch of leases broke; taking it up again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONG_PAUSE);
+            }
+        }
+    }
+}
+
+async fn begin(shared: &Shared, view: &mut View) -> Result<()> {
+    let (leases, revision) = shared.all().await?;
+    for lease in &leases {
+        let Some(id) = shared.id_of(lease) else { continue };
+        let sight = shared.seen.observe(lease, lease.revision()?, shared.clock.uptime());
+        view.hear(lease, sight, &id)?;
+    }
+    view.head = revision;
+    Ok(())
+}
+
+enum Ended {
+    Idle,
+    Gone,
+    Closed,
+    Broken(Error),
+}
+
+async fn follow(
+    shared: &Arc<Shared>,
+    ring: &Arc<Ring>,
+    view: &mut View,
+    mut events: Events,
+) -> Ended {
+    let mut checks = FuturesUnordered::new();
+    let mut idle_since = None;
+    loop {
+        let now = shared.clock.uptime();
+        while checks.len() < CHECKS
+            && let Some(due) = view.take_due(now, now + LOOK_AGAIN)
+        {
+            checks.push(confirm(shared, due));
+        }
+        if ring.watchers() > 0 {
+            idle_since = None;
+        } else if now >= *idle_since.get_or_insert(now) + LINGER && shared.pump.end_if_idle(ring) {
+            return Ended::Idle;
+        }
+        let deadline = view.next_deadline().filter(|_| checks.len() < CHECKS);
+        let deadline = deadline.into_iter().chain(idle_since.map(|since| since + LINGER)).min();
+        let timer = async {
+            match deadline {
+                Some(at) => shared.clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            event = tokio::time::timeout(shared.api.watch_silence(), events.next()) => {
+                let heard = match event {
+                    Ok(Some(Ok(WatchEvent::Error(status)))) => Err(Failure::from(*status)),
+                    Ok(Some(Ok(event))) => Ok(event),
+                    Ok(Some(Err(failure))) => Err(failure),
+                    Ok(None) => return Ended::Closed,
+                    Err(_) => Err(Failure::Unsettled("it was silent for too long".into())),
+                };
+                match heard.map(|event| hear(shared, view, event)) {
+                    Ok(Ok(Some(batch))) => ring.publish(batch, true),
+                    Ok(Ok(None)) => {}
+                    Ok(Err(error)) => return Ended::Broken(error),
+                    Err(Failure::Gone) => return Ended::Gone,
+                    Err(failure) => return Ended::Broken(failure.of_read()),
+                }
+            }
+            Some(expired) = checks.next(), if !checks.is_empty() => {
+                if let Some(batch) = expired.and_then(|due| view.expired(&due)) {
+                    ring.publish(batch, false);
+                }
+            }
+            () = timer => {}
+        }
+    }
+}
+
+fn hear(shared: &Shared, view: &mut View, event: WatchEvent<wire::Lease>) -> Result<Option<Batch>> {
+    match event {
+        WatchEvent::Added(lease) | WatchEvent::Modified(lease) => {
+            let revision = lease.revision()?;
+            let Some(id) = shared.id_of(&lease) else {
+                view.head = view.head.max(revision);
+                return Ok(None);
+            };
+            let sight = shared.seen.observe(&lease, revision, shared.clock.uptime());
+            view.hear(&lease, sight, &id)
+        }
+        WatchEvent::Deleted(lease) => {
+            shared.seen.forget(&lease.metadata.name);
+            view.gone(&lease)
+        }
+        WatchEvent::Bookmark(mark) => {
+            view.head = view.head.max(wire::revision(&mark.metadata.resource_version)?);
+            Ok(None)
+        }
+        WatchEvent::Error(_) => Ok(None),
+    }
+}
+
+/// Makes sure that a Lease has expired, and empties it if it is one of ours. Returns it if nobody but
+/// us will tell of that. What cannot be made sure of is due again.
+async fn confirm(shared: &Shared, due: Due) -> Option<Due> {
+    match has_silently_expired(shared, &due).await {
+        Ok(silently) => silently.then_some(due),
+        Err(error) => {
+            tracing::debug!(%error, lease = %due.name, "an expiry could not be made sure of");
+            None
+        }
+    }
+}
+
+async fn has_silently_expired(shared: &Shared, due: &Due) -> Result<bool> {
+    // If it is another state by now, the watch tells which.
+    let Some(read) = shared.read(&due.name).await? else { return Ok(false) };
+    if read.lease.revision()? != due.revision {
+        return Ok(false);
+    }
+    if !record::is_ours(&read.lease) {
+        return Ok(true);
+    }
+    let emptied = record::empty(&read.lease, true, shared.clock.wall_ms());
+    match send(shared, &emptied, true).await {
+        Ok(_) | Err(Failure::Overtaken) => Ok(false),
+        // Somebody who may only look can still tell its own watchers.
+        Err(Failure::Forbidden(_)) => Ok(true),
+        Err(failure) => Err(failure.of_write()),
+    }
+}
