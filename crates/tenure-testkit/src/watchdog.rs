@@ -14,12 +14,13 @@ use anyhow::{Context, Result};
 /// would not notice that it should end.
 const SCRIPT: &str = r#"
 if read -r word; then exit 0; fi
-pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
-if [ -n "$pid" ]; then
+for file in "$1/data/postmaster.pid" "$1"/*.pid; do
+  pid=$(head -n 1 "$file" 2>/dev/null)
+  [ -n "$pid" ] || continue
   kill -QUIT "$pid" 2>/dev/null
   kill -CONT "$pid" 2>/dev/null
   for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 1; done
-fi
+done
 rm -rf "$1"
 "#;
 
