@@ -97,7 +97,7 @@ fn replacement(commit: &Commit, base: &Known, decision: &Decision) -> Option<Rep
     if let Some(change) = decision.steps.first().and_then(|step| step.changes.first()) {
         return Some(match change {
             Change::Put { row, .. } => {
-                let object = (*row.object).clone();
+                let object = Box::new((*row.object).clone());
                 Replacement::Object { life: object.ttl, object }
             }
             Change::Remove { .. } => Replacement::Marker,
@@ -109,7 +109,7 @@ fn replacement(commit: &Commit, base: &Known, decision: &Decision) -> Option<Rep
         Write::Put(put) => put.ttl,
         Write::Delete(_) => None,
     });
-    Some(Replacement::Object { object: (**object).clone(), life })
+    Some(Replacement::Object { object: Box::new((**object).clone()), life })
 }
 
 /// What a commit may be tried on without looking.

@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) enum Replacement {
     /// This object, for so long.
-    Object { object: Object, life: Option<Duration> },
+    Object { object: Box<Object>, life: Option<Duration> },
     /// Nothing.
     Marker,
 }
