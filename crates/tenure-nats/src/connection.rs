@@ -83,7 +83,7 @@ impl Connection {
         let connected = tokio::time::timeout(options.connect_timeout * 2, connecting).await;
         let client = match connected {
             Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(unreachable(target, &error)),
+            Ok(Ok(Err(error))) => return Err(unreachable(target, &options, &error)),
             Ok(Err(error)) => return Err(Error::unavailable(BACKEND, error)),
             Err(_) => {
                 let waited = options.connect_timeout * 2;
@@ -231,8 +231,12 @@ async fn settings(
 }
 
 /// Why connecting failed, with the next step.
-fn unreachable(target: &Target, error: &async_nats::ConnectError) -> Error {
+fn unreachable(target: &Target, options: &Options, error: &async_nats::ConnectError) -> Error {
     let shown = target.shown();
+    let next = match options.tls {
+        true => "is the server running and reachable, and does it speak TLS?",
+        false => "is the server running and reachable?",
+    };
     let refused = |next: &str| Error::Refused {
         backend: BACKEND,
         reason: format!("{shown}: {error}; {next}"),
@@ -244,9 +248,6 @@ fn unreachable(target: &Target, error: &async_nats::ConnectError) -> Error {
         ConnectErrorKind::Tls => {
             refused("check tls, ca, cert and key against the server's TLS settings")
         }
-        _ => Error::unavailable(
-            BACKEND,
-            format!("cannot connect to {shown}: {error}; is the server running and reachable?"),
-        ),
+        _ => Error::unavailable(BACKEND, format!("cannot connect to {shown}: {error}; {next}")),
     }
 }

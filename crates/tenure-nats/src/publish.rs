@@ -119,7 +119,7 @@ fn result(replacement: Replacement, sequence: u64, sent: Duration) -> Known {
         Replacement::Object { mut object, life } => {
             envelope::settle(&mut object, sequence);
             let lives_until = life.map(|life| sent + life);
-            Known { sequence, object: Some(Arc::new(object)), lives_until }
+            Known { sequence, object: Some(Arc::new(*object)), lives_until }
         }
     }
 }

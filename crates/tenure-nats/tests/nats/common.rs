@@ -41,7 +41,7 @@ impl Server {
     }
 }
 
-pub(crate) async fn connect(url: &str) -> Result<Store> {
+pub(crate) async fn open(url: &str) -> Result<Store> {
     Ok(NatsStore::connect(url).await?.into_store())
 }
 
