@@ -94,7 +94,7 @@ async fn cycles(
     Ok(())
 }
 
-async fn cycle_rate(
+pub(crate) async fn cycle_rate(
     store: &Store,
     clients: usize,
     time: Duration,

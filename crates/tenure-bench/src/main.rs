@@ -9,6 +9,7 @@ mod handover;
 mod leases;
 mod measure;
 mod memory;
+mod nats;
 mod postgres;
 mod redis;
 mod size;
@@ -65,6 +66,8 @@ enum What {
     },
     /// Cycles, renewals and hand-overs of leases, beside raw Postgres and Redis.
     Leases,
+    /// Cycles of leases on a private NATS server, beside async-nats.
+    Nats,
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -92,6 +95,7 @@ fn main() -> anyhow::Result<()> {
             What::Watch => watch::run(plan).await,
             What::Size { objects, stores } => size::run(plan, objects, &stores).await,
             What::Leases => leases::run(plan).await,
+            What::Nats => nats::run(plan).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })

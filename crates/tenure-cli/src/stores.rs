@@ -6,11 +6,12 @@ use tenure::store::file::FileStore;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
+use tenure_nats::NatsStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 /// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB [default: a SQLite file of this user]";
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or nats://HOST/BUCKET [default: a SQLite file of this user]";
 
 /// `--store` of every command that works on one.
 #[derive(clap::Args)]
@@ -54,9 +55,10 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
         Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
+        Some(("nats", _)) => Ok(NatsStore::connect(url).await?.into_store()),
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            "a store is memory:, file:DIR, sqlite:FILE or postgres://USER@HOST/DB",
+            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB or nats://HOST/BUCKET",
         )),
     }
 }
@@ -68,18 +70,20 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
         tenure::store::file::capabilities(),
         tenure_sqlite::capabilities(),
         tenure_postgres::capabilities(),
+        tenure_nats::capabilities(),
     ]
 }
 
-/// A URL that may be shown: without its password.
+/// A URL that may be shown: without its password, or the token that NATS has in place of a user.
 pub(crate) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        Some((login, host)) => {
-            let user = login.split_once(':').map_or(login, |(user, _)| user);
-            format!("{scheme}://{user}@{host}{path}")
-        }
+        Some((login, host)) => match login.split_once(':') {
+            None if scheme == "nats" => format!("{scheme}://{host}{path}"),
+            None => url.to_owned(),
+            Some((user, _)) => format!("{scheme}://{user}@{host}{path}"),
+        },
         None => url.to_owned(),
     }
 }
@@ -91,6 +95,8 @@ mod tests {
     #[test]
     fn passwords_are_never_shown() {
         assert_eq!(redacted("postgres://me:se@cret@db:5432/app"), "postgres://me@db:5432/app");
+        assert_eq!(redacted("nats://me:secret@db/b"), "nats://me@db/b");
+        assert_eq!(redacted("nats://token@db:4222/b"), "nats://db:4222/b");
         assert_eq!(redacted("postgres://db/app"), "postgres://db/app");
         assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
     }

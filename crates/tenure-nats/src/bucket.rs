@@ -7,6 +7,7 @@ use async_nats::jetstream::stream::{
 };
 use bytes::Bytes;
 use serde_json::json;
+use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
@@ -18,6 +19,8 @@ use crate::subject::Subjects;
 pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(120);
 /// The first server that has a time to live for each key.
 const SERVER: (i64, i64, i64) = (2, 11, 0);
+/// The lowest writer level that the bucket accepts, in its metadata.
+const MIN_WRITER: &str = "tenure-min-writer";
 /// There is a stream of this name with other settings.
 const NAME_IN_USE: u64 = 10058;
 
@@ -29,6 +32,8 @@ pub(crate) async fn open(connection: &Connection) -> Result<Info> {
         None => create(connection).await?,
     };
     check(&info.config, &connection.subjects, connection.options.replicas)?;
+    let required = info.config.metadata.get(MIN_WRITER).and_then(|level| level.parse().ok());
+    check_writer(BACKEND, required.unwrap_or(0))?;
     Ok(info)
 }
 
@@ -88,6 +93,7 @@ fn wanted(subjects: &Subjects, replicas: usize) -> Config {
             destination: subjects.told(),
             headers_only: false,
         }),
+        metadata: [(MIN_WRITER.to_owned(), WRITER_LEVEL.to_string())].into(),
         ..Config::default()
     }
 }

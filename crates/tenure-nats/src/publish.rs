@@ -23,7 +23,7 @@ const WRONG_SEQUENCE_IN_FLIGHT: u64 = 10164;
 /// The bucket, the account or the server is full.
 const FULL: [u64; 6] = [10023, 10028, 10047, 10077, 10002, 10122];
 /// A write that may have met the end of the life it replaced is looked after this much later.
-const SETTLE: Duration = Duration::from_millis(100);
+const SETTLE: Duration = Duration::from_millis(250);
 
 /// What to put in the place of what is known.
 #[derive(Clone, Debug)]

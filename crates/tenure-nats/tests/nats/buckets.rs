@@ -101,6 +101,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("buckets::refused_for_being_a_mirror", move || mirror(server));
     trials.test("buckets::refused_for_being_sealed", move || sealed(server));
     trials.test("buckets::refused_for_too_few_replicas", move || replicas(server));
+    trials.test("buckets::refused_for_demanding_a_newer_program", move || newer(server));
     trials.test("buckets::a_safe_one_is_used_as_it_is", move || safe(server));
     trials.test("buckets::made_once_by_many_at_once", move || many(server));
     trials.test("buckets::durability_is_declared_as_it_is", move || durability(server));
@@ -182,6 +183,15 @@ async fn replicas(server: Server) -> Outcome {
     let reason = refusal(server, "unsafe-replicas", Options::new().replicas(3)).await?;
     ensure!(reason.contains("replicas is 1, wanted is 3"), "{reason}");
     ensure!(reason.contains("nats stream edit KV_unsafe-replicas --replicas=3"), "{reason}");
+    Ok(())
+}
+
+async fn newer(server: Server) -> Outcome {
+    let metadata = [("tenure-min-writer".to_owned(), "99".to_owned())].into();
+    let config = Config { metadata, ..config("of-tomorrow") };
+    raw(server).await?.create_stream(config).await.or_fail()?;
+    let reason = refusal(server, "of-tomorrow", Options::new()).await?;
+    ensure!(reason.contains("level 99") && reason.contains("upgrade"), "{reason}");
     Ok(())
 }
 
