@@ -39,10 +39,10 @@ pub(crate) async fn open(connection: &Connection) -> Result<Info> {
 
 fn check_server(connection: &Connection) -> Result<()> {
     let (major, minor, patch) = SERVER;
-    if connection.client.is_server_compatible(major, minor, patch) {
+    if connection.line.client.is_server_compatible(major, minor, patch) {
         return Ok(());
     }
-    let version = connection.client.server_info().version;
+    let version = connection.line.client.server_info().version;
     Err(Error::Refused {
         backend: BACKEND,
         reason: format!(
@@ -88,14 +88,46 @@ fn wanted(subjects: &Subjects, replicas: usize) -> Config {
         allow_direct: false,
         allow_message_ttl: true,
         subject_delete_marker_ttl: Some(MARKER_LIFE),
-        republish: Some(Republish {
-            source: subjects.all(),
-            destination: subjects.told(),
-            headers_only: false,
-        }),
         metadata: [(MIN_WRITER.to_owned(), WRITER_LEVEL.to_string())].into(),
         ..Config::default()
     }
+}
+
+/// Everything that is stored is told, in order, with its sequence.
+fn news(subjects: &Subjects) -> Republish {
+    Republish { source: subjects.all(), destination: subjects.told(), headers_only: false }
+}
+
+fn republish_flags(subjects: &Subjects) -> String {
+    let (all, told) = (subjects.all(), subjects.told());
+    format!("--republish-source='{all}' --republish-destination='{told}'")
+}
+
+/// Has the bucket tell of what it stores, from now on. That costs the server something with every
+/// write, so it begins with the first watch that anybody opens.
+pub(crate) async fn tell_news(connection: &Connection) -> Result<()> {
+    let info: serde_json::Value = connection.read("STREAM.INFO", &json!({})).await?;
+    let mut config = info["config"].clone();
+    if !config["republish"].is_null() {
+        return Ok(());
+    }
+    // Only this one setting changes, whatever else the server keeps there.
+    config["republish"] = json!(news(&connection.subjects));
+    let stream = connection.subjects.stream();
+    let subject = format!("$JS.API.STREAM.UPDATE.{stream}");
+    let patience = connection.options.reply_timeout;
+    let reply = connection.ask(subject, None, Bytes::from(config.to_string()), patience).await;
+    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?.payload)?;
+    let Some(error) = reply.error else { return Ok(()) };
+    let flags = republish_flags(&connection.subjects);
+    Err(Error::Refused {
+        backend: BACKEND,
+        reason: format!(
+            "the bucket cannot be made to tell watchers: {}; have somebody run: nats stream edit \
+             {stream} {flags}",
+            error.description
+        ),
+    })
 }
 
 /// A setting that would break a promise.
@@ -196,9 +228,7 @@ fn contents(config: &Config, subjects: &Subjects) -> Vec<Fault> {
 /// When objects come to their end.
 fn lives(config: &Config, subjects: &Subjects) -> Vec<Fault> {
     let markers = config.subject_delete_marker_ttl.unwrap_or_default();
-    let told = config.republish.as_ref().is_some_and(|told| {
-        told.source == subjects.all() && told.destination == subjects.told() && !told.headers_only
-    });
+    let told = config.republish.as_ref().is_none_or(|told| *told == news(subjects));
     [
         fault(
             config.max_messages_per_subject == 1,
@@ -259,14 +289,10 @@ fn lives(config: &Config, subjects: &Subjects) -> Vec<Fault> {
         fault(
             told,
             "republish",
-            config.republish.as_ref().map_or_else(|| "unset".to_owned(), |r| json!(r).to_string()),
-            format_args!("from {} to {}", subjects.all(), subjects.told()),
+            config.republish.as_ref().map_or_else(String::new, |told| json!(told).to_string()),
+            format_args!("none, or from {} to {}", subjects.all(), subjects.told()),
             "watchers would miss changes that follow one another quickly",
-            format!(
-                "--republish-source='{}' --republish-destination='{}'",
-                subjects.all(),
-                subjects.told()
-            ),
+            republish_flags(subjects),
         ),
     ]
     .into_iter()

@@ -3,16 +3,24 @@
 //! The client reconnects by itself and keeps what it was given meanwhile. So a request that was
 //! handed over may reach the server at any later time; only what was never handed over, or what the
 //! servers themselves refused, is known not to have happened.
+//!
+//! There are two lines to the servers. One lives on a thread of its own, so that renewals and news go
+//! on while the caller's runtime is busy or blocked. The other lives on the runtime that opened the
+//! store and serves requests made there: it saves a change of threads on the way out and back, and
+//! whoever asks on a runtime is proof that it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tenure::{Error, Result};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::BACKEND;
 use crate::home::Home;
@@ -62,10 +70,23 @@ impl Trouble {
     }
 }
 
-/// The connection of one store.
-pub(crate) struct Connection {
+/// One connection, and whether it is there.
+pub(crate) struct Line {
     pub(crate) client: Client,
     pub(crate) link: watch::Receiver<Link>,
+}
+
+/// The line on the runtime that opened the store, for as long as that runs.
+struct Near {
+    line: Line,
+    runtime: tokio::runtime::Id,
+    running: Weak<()>,
+}
+
+/// The connections of one store.
+pub(crate) struct Connection {
+    pub(crate) line: Line,
+    near: Near,
     pub(crate) subjects: Subjects,
     pub(crate) options: Options,
     pub(crate) time: ServerTime,
@@ -76,26 +97,31 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
         let home = Home::start()?;
-        let (sender, link) = watch::channel(Link { up: true, losses: 0 });
-        let settings = settings(target, &options, sender).await?;
-        let servers = target.servers.clone();
-        let connecting = home.spawn(async move { settings.connect(servers).await });
-        let connected = tokio::time::timeout(options.connect_timeout * 2, connecting).await;
-        let client = match connected {
-            Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(unreachable(target, &options, &error)),
-            Ok(Err(error)) => return Err(Error::unavailable(BACKEND, error)),
-            Err(_) => {
-                let waited = options.connect_timeout * 2;
-                let what =
-                    format!("cannot connect to {}: no answer within {waited:?}", target.shown());
-                return Err(Error::unavailable(BACKEND, what));
-            }
+        let line = Line::open(target, &options, |connecting| home.spawn(connecting)).await?;
+        let near = Near {
+            line: Line::open(target, &options, |connecting| tokio::spawn(connecting)).await?,
+            runtime: tokio::runtime::Handle::current().id(),
+            running: running(),
         };
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let closed = AtomicBool::new(false);
-        Ok(Self { client, link, subjects, options, time, home, closed })
+        Ok(Self { line, near, subjects, options, time, home, closed })
+    }
+
+    /// The line that a request made here and now goes over.
+    fn nearest(&self) -> &Line {
+        let here = tokio::runtime::Handle::try_current().is_ok_and(|h| h.id() == self.near.runtime);
+        if here && self.near.running.strong_count() > 0 { &self.near.line } else { &self.line }
+    }
+
+    /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
+    pub(crate) async fn hang_up(&self) {
+        for line in [&self.near.line, &self.line] {
+            if let Err(error) = line.client.drain().await {
+                tracing::debug!(%error, "the connection was gone already");
+            }
+        }
     }
 
     /// Nothing is asked from now on.
@@ -119,7 +145,8 @@ impl Connection {
         if self.is_closed() {
             return Err(Trouble::Unsent("the store was closed".into()));
         }
-        let mut link = self.link.clone();
+        let line = self.nearest();
+        let mut link = line.link.clone();
         let seen = *link.borrow_and_update();
         if !seen.up {
             let back = tokio::time::timeout(patience, link.wait_for(|link| link.up)).await;
@@ -134,7 +161,7 @@ impl Connection {
         }
         let reply = tokio::select! {
             biased;
-            reply = self.client.send_request(subject, request) => reply,
+            reply = line.client.send_request(subject, request) => reply,
             _ = link.wait_for(|link| link.losses != losses) => {
                 return Err(Trouble::Unanswered("the connection broke before the answer".into()));
             }
@@ -175,6 +202,45 @@ impl Connection {
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+type Connecting = BoxFuture<'static, Result<Client, async_nats::ConnectError>>;
+type Connected = JoinHandle<Result<Client, async_nats::ConnectError>>;
+
+impl Line {
+    /// Connects on the runtime that `start` starts it on.
+    async fn open(
+        target: &Target,
+        options: &Options,
+        start: impl FnOnce(Connecting) -> Connected,
+    ) -> Result<Self> {
+        let (sender, link) = watch::channel(Link { up: true, losses: 0 });
+        let settings = settings(target, options, sender).await?;
+        let servers = target.servers.clone();
+        let connecting = start(Box::pin(async move { settings.connect(servers).await }));
+        let patience = options.connect_timeout * 2;
+        match tokio::time::timeout(patience, connecting).await {
+            Ok(Ok(Ok(client))) => Ok(Self { client, link }),
+            Ok(Ok(Err(error))) => Err(unreachable(target, options, &error)),
+            Ok(Err(error)) => Err(Error::unavailable(BACKEND, error)),
+            Err(_) => {
+                let shown = target.shown();
+                let what = format!("cannot connect to {shown}: no answer within {patience:?}");
+                Err(Error::unavailable(BACKEND, what))
+            }
+        }
+    }
+}
+
+/// Lives as long as the runtime that this is called on.
+fn running() -> Weak<()> {
+    let running = Arc::new(());
+    let told = Arc::downgrade(&running);
+    tokio::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(running);
+    });
+    told
 }
 
 /// An answer of the servers, in their JSON.

@@ -92,7 +92,7 @@ impl NatsStore {
         let info = bucket::open(&connection).await?;
         let mut capabilities = capabilities();
         capabilities.durability = monitor::durability(&info.config, &connection.options).await?;
-        let room = connection.client.max_payload().saturating_sub(OVERHEAD_BYTES);
+        let room = connection.line.client.max_payload().saturating_sub(OVERHEAD_BYTES);
         let limits = &mut capabilities.limits;
         limits.payload_bytes = limits.payload_bytes.min(room);
         let replicas = info.config.num_replicas;
@@ -182,10 +182,7 @@ impl Backend for NatsStore {
         let shared = &self.handle.shared;
         shared.close();
         shared.pump.close();
-        // Sends what was handed over; whoever waits for an answer still gets it.
-        if let Err(error) = shared.client.drain().await {
-            tracing::debug!(%error, "the connection was gone already");
-        }
+        shared.hang_up().await;
     }
 }
 

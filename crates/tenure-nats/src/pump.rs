@@ -1,6 +1,6 @@
 //! Tells watchers what happens.
 //!
-//! The bucket republishes every message as it stores it, so even values that are replaced at once
+//! From the first watch on the bucket republishes every message as it stores it, so even values that are replaced at once
 //! are heard of. That is told once and to whoever listens, so the pump counts: the sequences of a
 //! bucket have no holes when they are drawn, and whatever it did not hear it reads from the bucket.
 //! What is no longer there then was replaced meanwhile, and watchers are told that they missed
@@ -18,6 +18,7 @@ use tenure::{Error, Result};
 use tokio::sync::{OnceCell, watch};
 
 use crate::BACKEND;
+use crate::bucket;
 use crate::connection::Link;
 use crate::shared::Shared;
 use crate::stored::Stored;
@@ -69,11 +70,13 @@ impl Shared {
         if self.is_closed() {
             return Err(Error::unavailable(BACKEND, "the store was closed"));
         }
+        bucket::tell_news(self).await?;
         let lost = |error: &dyn std::fmt::Display| {
             Error::unavailable(BACKEND, format!("cannot listen to the bucket: {error}"))
         };
-        let told = self.client.subscribe(self.subjects.told()).await.map_err(|e| lost(&e))?;
-        // Asked on the same connection after subscribing, so everything after it is told to us.
+        let told = self.line.client.subscribe(self.subjects.told()).await.map_err(|e| lost(&e))?;
+        // Subscribed for certain before this is asked, so everything after it is told to us.
+        self.line.client.flush().await.map_err(|e| lost(&e))?;
         let head = self.last_sequence().await?;
         let feed = Arc::new(Feed::new(head, FeedLimits::default()));
         let (position, heard) = watch::channel(head);
@@ -84,7 +87,7 @@ impl Shared {
             ended: Ended::default(),
             behind: None,
         };
-        self.home.spawn(worker.run(told, self.link.clone(), self.options.poll_interval));
+        self.home.spawn(worker.run(told, self.line.link.clone(), self.options.poll_interval));
         Ok(Tap { feed, heard })
     }
 }

@@ -55,7 +55,14 @@ const UNSAFE: [(&str, Spoil, &[&str]); 15] = [
         |c| (c.allow_rollup, c.subject_delete_marker_ttl) = (false, None),
         &["--subject-del-markers-ttl=2m --allow-rollup"],
     ),
-    ("no_news", |c| c.republish = None, &["republish is unset", "--republish-source='$KV."]),
+    (
+        "foreign_news",
+        |c| {
+            let (source, destination) = (c.subjects[0].clone(), "elsewhere.>".into());
+            c.republish = Some(Republish { source, destination, headers_only: false });
+        },
+        &["republish is {", "wanted is none, or from $KV.", "--republish-source='$KV."],
+    ),
     (
         "foreign_subjects",
         |c| c.subjects.push("elsewhere.>".into()),
@@ -103,6 +110,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("buckets::refused_for_too_few_replicas", move || replicas(server));
     trials.test("buckets::refused_for_demanding_a_newer_program", move || newer(server));
     trials.test("buckets::a_safe_one_is_used_as_it_is", move || safe(server));
+    trials.test("buckets::the_first_watch_has_it_tell_news", move || news(server));
     trials.test("buckets::made_once_by_many_at_once", move || many(server));
     trials.test("buckets::durability_is_declared_as_it_is", move || durability(server));
     trials.test("buckets::a_deleted_one_is_told", move || deleted(server));
@@ -116,20 +124,14 @@ async fn raw(server: Server) -> Result<Context, Failure> {
 
 /// What we would make ourselves.
 fn config(bucket: &str) -> Config {
-    let all = format!("$KV.{bucket}.>");
     Config {
         name: format!("KV_{bucket}"),
-        subjects: vec![all.clone()],
+        subjects: vec![format!("$KV.{bucket}.>")],
         max_messages_per_subject: 1,
         discard: DiscardPolicy::New,
         allow_rollup: true,
         allow_message_ttl: true,
         subject_delete_marker_ttl: Some(Duration::from_secs(60)),
-        republish: Some(Republish {
-            source: all,
-            destination: format!("$TENURE.{bucket}.>"),
-            headers_only: false,
-        }),
         ..Config::default()
     }
 }
@@ -214,6 +216,23 @@ async fn safe(server: Server) -> Outcome {
     for id in ["a", "b", "c"] {
         ensure!(store.get(&crate::common::key(id)).await?.is_some(), "{id} was dropped");
     }
+    Ok(())
+}
+
+async fn news(server: Server) -> Outcome {
+    let raw = raw(server).await?;
+    let own = Config { description: Some("ours".into()), ..config("told") };
+    raw.create_stream(own).await.or_fail()?;
+    let store = open(&server.0.url_of("told")).await?;
+    store.commit(put("a", "x")).await?;
+    let before = raw.get_stream("KV_told").await.or_fail()?.cached_info().config.clone();
+    ensure!(before.republish.is_none(), "nobody watches, and the bucket tells");
+    store.watch(&tenure::store::WatchRequest::default()).await?;
+    let after = raw.get_stream("KV_told").await.or_fail()?.cached_info().config.clone();
+    ensure_eq!(after.republish.as_ref().map(|r| r.destination.as_str()), Some("$TENURE.told.>"));
+    ensure_eq!(Config { republish: None, ..after }, before, "everything else stays as it was");
+    // The next one finds it so.
+    open(&server.0.url_of("told")).await?.watch(&tenure::store::WatchRequest::default()).await?;
     Ok(())
 }
 
