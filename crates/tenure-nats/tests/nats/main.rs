@@ -4,6 +4,7 @@ mod buckets;
 mod cluster;
 mod common;
 mod connect;
+mod credentials;
 mod holders;
 mod outage;
 mod traps;
@@ -19,6 +20,7 @@ fn main() {
             traps::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
+            credentials::add(trials);
             outage::add(trials);
             cluster::add(trials);
             holders::add(trials);
