@@ -6,6 +6,7 @@
 //! the rules would refuse on grounds that are only remembered, the object is read from its leader
 //! and the rules are asked again. So nobody is ever refused because of something stale.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::random::{SystemRandom, below};
@@ -57,11 +58,11 @@ impl Shared {
         else {
             return Ok(Committed { revision: None, writes: Vec::new() });
         };
-        let (key, subject) = (key.clone(), self.subjects.of(key));
+        let subject = self.subjects.of(key);
         let guess = self.memory.recall(&subject).or_else(|| guess(&commit));
         let (mut base, mut fresh) = match guess {
             Some(base) => (base, false),
-            None => (self.look(&subject, &key).await?, true),
+            None => (self.look(&subject, key).await?, true),
         };
         for attempt in 0..ATTEMPTS {
             match self.decide(&commit, &base) {
@@ -79,7 +80,7 @@ impl Shared {
                 // On remembered grounds nobody is refused, and nothing is said to be as it should.
                 Ok((_, None)) | Err(_) => {}
             }
-            (base, fresh) = (self.look(&subject, &key).await?, true);
+            (base, fresh) = (self.look(&subject, key).await?, true);
         }
         Err(Error::unavailable(BACKEND, format!("others wrote {key} first, {ATTEMPTS} times")))
     }
@@ -97,8 +98,7 @@ fn replacement(commit: &Commit, base: &Known, decision: &Decision) -> Option<Rep
     if let Some(change) = decision.steps.first().and_then(|step| step.changes.first()) {
         return Some(match change {
             Change::Put { row, .. } => {
-                let object = Box::new((*row.object).clone());
-                Replacement::Object { life: object.ttl, object }
+                Replacement::Object { life: row.object.ttl, object: Arc::clone(&row.object) }
             }
             Change::Remove { .. } => Replacement::Marker,
         });
@@ -109,7 +109,7 @@ fn replacement(commit: &Commit, base: &Known, decision: &Decision) -> Option<Rep
         Write::Put(put) => put.ttl,
         Write::Delete(_) => None,
     });
-    Some(Replacement::Object { object: Box::new((**object).clone()), life })
+    Some(Replacement::Object { object: Arc::clone(object), life })
 }
 
 /// What a commit may be tried on without looking.

@@ -41,8 +41,15 @@ impl Memory {
     /// Remembers the state at a sequence, unless a later one is known.
     pub(crate) fn learn(&self, subject: &str, known: Known) {
         let mut generations = self.lock();
-        let before = generations.young.get(subject).or_else(|| generations.old.get(subject));
-        if before.is_none_or(|before| before.sequence < known.sequence) {
+        if let Some(before) = generations.young.get_mut(subject) {
+            if before.sequence < known.sequence {
+                let (more, less) = (known.size(), before.size());
+                *before = known;
+                generations.young_bytes += more;
+                generations.young_bytes -= less;
+                generations.make_room(0);
+            }
+        } else if generations.old.get(subject).is_none_or(|b| b.sequence < known.sequence) {
             generations.insert(subject.to_owned(), known);
         }
     }
@@ -74,21 +81,27 @@ impl Memory {
 }
 
 impl Generations {
+    fn age(&mut self) {
+        self.old = std::mem::take(&mut self.young);
+        self.young_bytes = 0;
+    }
+
+    fn make_room(&mut self, bytes: usize) {
+        if self.young_bytes + bytes > BYTES {
+            self.age();
+        }
+    }
+
+    /// Adds what the young generation does not have.
     fn insert(&mut self, subject: String, known: Known) {
         let bytes = known.size() + subject.len();
-        if self.young.len() >= SUBJECTS || self.young_bytes + bytes > BYTES {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
+        if self.young.len() >= SUBJECTS {
+            self.age();
         }
-        if bytes > BYTES {
-            return;
-        }
+        self.make_room(bytes);
         self.old.remove(&subject);
-        let length = subject.len();
         self.young_bytes += bytes;
-        if let Some(before) = self.young.insert(subject, known) {
-            self.young_bytes -= before.size() + length;
-        }
+        self.young.insert(subject, known);
     }
 }
 
@@ -116,6 +129,30 @@ mod tests {
         }
         let generations = memory.lock();
         assert!(generations.young.len() + generations.old.len() <= 2 * SUBJECTS);
+        drop(generations);
+        for n in 0..64 {
+            let object = tenure::Object {
+                key: tenure::Key::new("k", "i"),
+                name: None,
+                labels: Default::default(),
+                payload: vec![0; BYTES / 8].into(),
+                version: 1,
+                revision: n,
+                created_revision: n,
+                token: n,
+                created_at_ms: 0,
+                updated_at_ms: 0,
+                ttl: None,
+                expires_in: None,
+            };
+            let object = Some(std::sync::Arc::new(object));
+            memory.learn(
+                &format!("s{}", n % 20),
+                Known { sequence: n + 1_000_000, object, lives_until: None },
+            );
+        }
+        let generations = memory.lock();
+        assert!(generations.young_bytes <= BYTES);
         let bytes: usize = generations.young.iter().map(|(s, k)| s.len() + k.size()).sum();
         assert_eq!(bytes, generations.young_bytes);
     }

@@ -12,7 +12,7 @@ use tenure::{Error, Object, Result};
 use crate::BACKEND;
 use crate::bucket::MARKER_LIFE;
 use crate::connection::parse;
-use crate::envelope;
+use crate::envelope::{self, OWN};
 use crate::shared::Shared;
 use crate::stored::{ApiError, EXPECTED, Known, MARKER, OPERATION, TTL};
 
@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub(crate) enum Replacement {
     /// This object, for so long.
-    Object { object: Box<Object>, life: Option<Duration> },
+    Object { object: Arc<Object>, life: Option<Duration> },
     /// Nothing.
     Marker,
 }
@@ -117,9 +117,12 @@ fn result(replacement: Replacement, sequence: u64, sent: Duration) -> Known {
     match replacement {
         Replacement::Marker => Known { sequence, ..Known::NOTHING },
         Replacement::Object { mut object, life } => {
-            envelope::settle(&mut object, sequence);
+            // What is only prolonged has all its numbers, and others may share it.
+            if object.revision == OWN {
+                envelope::settle(Arc::make_mut(&mut object), sequence);
+            }
             let lives_until = life.map(|life| sent + life);
-            Known { sequence, object: Some(Arc::new(*object)), lives_until }
+            Known { sequence, object: Some(object), lives_until }
         }
     }
 }

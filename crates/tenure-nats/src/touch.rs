@@ -52,7 +52,7 @@ fn prolonged(touch: &Touch, base: &Known) -> Result<(Replacement, Touched)> {
     let row = Single(base).as_row();
     let now = Now { store_ms: 0, wall_ms: 0 };
     let (_, touched) = decide_touch(touch, row.as_ref(), now)?;
-    let object = base.object.as_deref().cloned();
+    let object = base.object.clone();
     let object = object.ok_or_else(|| Error::NotFound { key: touch.key.clone() })?;
-    Ok((Replacement::Object { object: Box::new(object), life: Some(touch.ttl) }, touched))
+    Ok((Replacement::Object { object, life: Some(touch.ttl) }, touched))
 }

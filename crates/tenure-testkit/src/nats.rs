@@ -238,9 +238,17 @@ impl Nats {
         self.wait_until_ready(n)
     }
 
-    /// Freezes a server: connections stay open and nobody answers.
+    /// Freezes a server: connections stay open and nobody answers. Returns when it has stopped.
     pub fn pause(&self, n: usize) -> Result<()> {
-        self.signal(n, Signal::STOP)
+        self.signal(n, Signal::STOP)?;
+        let process = self.servers[n].process.as_ref().context("the server is stopped")?;
+        for _ in 0..PATIENCE.as_millis() / LOOK_EVERY.as_millis() {
+            if has_stopped(process.id())? {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        bail!("nats-server did not freeze within {PATIENCE:?}")
     }
 
     /// Undoes [`Nats::pause`].
@@ -277,6 +285,18 @@ impl Drop for Nats {
         self.folder.take();
         self.watchdog.dismiss();
     }
+}
+
+/// Whether every thread of a process stands still.
+fn has_stopped(pid: u32) -> Result<bool> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("looking at the threads")? {
+        let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        if stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('T')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// One question to a monitoring endpoint.
