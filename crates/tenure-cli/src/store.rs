@@ -4,10 +4,14 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use futures::StreamExt as _;
 use tenure::store::{Reach, Store};
 use tenure_conformance::{Opener, Outcome, Report, Subject, WorkerCommand};
 
 use crate::{exit, stores, table};
+
+/// Behaviours that are checked at the same time.
+const AT_ONCE: usize = 4;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -67,11 +71,14 @@ impl Command {
 async fn check(url: &str, only: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
     let subject = subject(url).await?;
     let (mut passed, mut failed, mut not_applicable) = (0, 0, 0);
-    for behaviour in tenure_conformance::behaviours() {
-        if only.is_some_and(|part| !behaviour.name.contains(part)) {
-            continue;
-        }
-        let report = tenure_conformance::run_one(&subject, &behaviour).await;
+    let behaviours = tenure_conformance::behaviours().into_iter();
+    let chosen: Vec<_> = behaviours
+        .filter(|behaviour| only.is_none_or(|part| behaviour.name.contains(part)))
+        .collect();
+    // Several at once, because most of the time goes by waiting for lives to end; told in order.
+    let running = chosen.iter().map(|behaviour| tenure_conformance::run_one(&subject, behaviour));
+    let mut reports = futures::stream::iter(running).buffered(AT_ONCE);
+    while let Some(report) = reports.next().await {
         match report.outcome {
             Outcome::Passed => passed += 1,
             Outcome::Failed(_) => failed += 1,

@@ -117,6 +117,26 @@ mod tests {
         assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
     }
 
+    #[test]
+    fn errors_name_the_stores_that_have_what_another_lacks() {
+        use tenure::store::Capability;
+        type Has = fn(&Capabilities) -> bool;
+        let rows: [(Capability, Has); 7] = [
+            (Capability::Objects, |caps| caps.objects),
+            (Capability::MultiObjectCommits, |caps| caps.multi_object_commits),
+            (Capability::Names, |caps| caps.names),
+            (Capability::Labels, |caps| caps.labels),
+            (Capability::Ttl, |caps| caps.ttl.is_some()),
+            (Capability::History, |caps| caps.history.is_some()),
+            (Capability::UserSql, |caps| caps.user_sql),
+        ];
+        let all = all_capabilities();
+        for (capability, has) in rows {
+            let names: Vec<_> = all.iter().filter(|caps| has(caps)).map(|c| c.backend).collect();
+            assert_eq!(capability.supported_by(), names.join(", "), "{capability}");
+        }
+    }
+
     #[tokio::test]
     async fn an_unknown_store_is_told_what_there_is() {
         for url in ["mysql://x", "nothing", "sqlite:", "file:"] {

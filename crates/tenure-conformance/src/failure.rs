@@ -123,6 +123,22 @@ macro_rules! ensure_eq {
     };
 }
 
+/// Turns any error that can be shown into a failure.
+pub trait OrFail<T> {
+    /// The value, or a failure with the error's text.
+    fn or_fail(self) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> OrFail<T> for std::result::Result<T, E> {
+    #[track_caller]
+    fn or_fail(self) -> Result<T, Failure> {
+        match self {
+            Ok(value) => Ok(value),
+            Err(error) => Err(Failure::new(format!("{error:#}"))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

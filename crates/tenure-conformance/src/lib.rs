@@ -45,7 +45,7 @@ mod user_table;
 pub mod worker;
 
 pub use behaviours::{behaviours, sql_behaviours};
-pub use failure::Failure;
+pub use failure::{Failure, OrFail};
 pub use run::{BEHAVIOUR_TIMEOUT, Outcome, Report, Summary, run_all, run_one, run_one_with_sql};
 pub use subject::{Behaviour, Needs, Opener, Subject, WorkerCommand};
 pub use user_table::{SharedTable, Then, UserTable};

@@ -16,10 +16,10 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::Fault;
-use crate::home::Home;
 use crate::link::{Link, Wire};
 use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
 use crate::{BACKEND, Options};
+use tenure::store::home::Home;
 
 /// Between rounds through all servers.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -12,9 +12,9 @@ use futures::stream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Fault;
-use crate::home::Home;
 use crate::link::Wire;
 use crate::wire::{LeaseLife, LeaseRequest, path};
+use tenure::store::home::Home;
 
 /// Questions that wait to be sent; more wait with whoever asks.
 const QUEUE: usize = 1024;

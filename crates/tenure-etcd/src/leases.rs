@@ -17,8 +17,8 @@ use crate::BACKEND;
 use crate::endpoints::{Budget, Endpoints};
 use crate::envelope::Known;
 use crate::error::Fault;
-use crate::home::Home;
 use crate::wire::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, path};
+use tenure::store::home::Home;
 
 /// How often spares are looked after.
 const TICK: Duration = Duration::from_millis(500);

@@ -22,7 +22,6 @@ mod commit;
 mod endpoints;
 mod envelope;
 mod error;
-mod home;
 mod keeper;
 mod keys;
 mod leases;
@@ -51,10 +50,10 @@ pub use options::Options;
 
 use cache::Cache;
 use endpoints::Endpoints;
-use home::Home;
 use keys::Keys;
 use leases::Leases;
 use shared::Shared;
+use tenure::store::home::Home;
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "etcd";
@@ -82,7 +81,7 @@ impl EtcdStore {
     /// As [`EtcdStore::connect`].
     pub async fn connect_with(options: Options) -> Result<Self> {
         let options = Arc::new(options);
-        let home = Arc::new(Home::start()?);
+        let home = Arc::new(Home::start(BACKEND)?);
         let endpoints = Endpoints::new(Arc::clone(&options), Arc::clone(&home));
         let leases = Leases::new(Arc::clone(&endpoints));
         let shared = Arc::new(Shared {

@@ -13,8 +13,8 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::error::Fault;
-use crate::home::Home;
 use crate::keeper::{Keeper, Renewed};
+use tenure::store::home::Home;
 
 /// Streams that carry keep-alives. A server works through each of them one by one, and one that is
 /// not the leader asks the leader for every single one.

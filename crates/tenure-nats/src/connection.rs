@@ -23,11 +23,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::BACKEND;
-use crate::home::Home;
 use crate::options::Options;
 use crate::subject::Subjects;
 use crate::time::ServerTime;
 use crate::url::{Login, Target};
+use tenure::store::home::Home;
 
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
@@ -96,7 +96,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
-        let home = Home::start()?;
+        let home = Home::start(BACKEND)?;
         let line = Line::open(target, &options, |connecting| home.spawn(connecting)).await?;
         let near = Near {
             line: Line::open(target, &options, |connecting| tokio::spawn(connecting)).await?,

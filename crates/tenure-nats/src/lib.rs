@@ -22,7 +22,6 @@ mod bucket;
 mod commit;
 mod connection;
 mod envelope;
-mod home;
 mod info;
 mod known;
 mod monitor;

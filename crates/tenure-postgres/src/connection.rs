@@ -12,9 +12,9 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Failure, connecting};
-use crate::home::Home;
 use crate::tls::Settings;
 use crate::{BACKEND, Options};
+use tenure::store::home::Home;
 
 /// What a session is for; they differ in how long the server lets them wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Connector {
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
         let target = target(&config);
-        Ok(Arc::new(Self { config, tls, target, options, home: Home::start()? }))
+        Ok(Arc::new(Self { config, tls, target, options, home: Home::start(BACKEND)? }))
     }
 
     /// Opens a session.

@@ -29,7 +29,6 @@ mod error;
 mod group;
 mod guest;
 mod history;
-mod home;
 mod known;
 mod list;
 mod migrate;

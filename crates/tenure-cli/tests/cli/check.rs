@@ -74,3 +74,15 @@ fn migrate_says_where_a_store_stands() {
     let said = tenure("", &["store", "migrate", &url]).ok();
     assert!(said.contains("up to date, at revision 0"), "{said}");
 }
+
+#[test]
+fn check_passes_on_nats_with_several_processes() {
+    let server = tenure_testkit::Nats::start().unwrap();
+    passes(&server.url_of("check"));
+}
+
+#[test]
+fn check_passes_on_etcd_with_several_processes() {
+    let server = tenure_testkit::Etcd::start().unwrap();
+    passes(&server.url("check"));
+}

@@ -8,25 +8,11 @@ use tenure::Result;
 use tenure::lease::{Coordinator, Scope, Terms};
 use tenure::store::Store;
 use tenure_conformance::Failure;
+pub(crate) use tenure_conformance::OrFail;
 use tenure_kubernetes::{KubernetesStore, Options};
 use tenure_testkit::ApiServer;
 
 pub(crate) type Outcome = Result<(), Failure>;
-
-/// Turns anything that can be shown into a failure.
-pub(crate) trait OrFail<T> {
-    fn or_fail(self) -> Result<T, Failure>;
-}
-
-impl<T, E: std::fmt::Display> OrFail<T> for std::result::Result<T, E> {
-    #[track_caller]
-    fn or_fail(self) -> Result<T, Failure> {
-        match self {
-            Ok(value) => Ok(value),
-            Err(error) => Err(Failure::new(format!("{error:#}"))),
-        }
-    }
-}
 
 macro_rules! ensure_eq {
     ($left:expr, $right:expr) => {

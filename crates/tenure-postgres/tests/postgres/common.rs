@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure::store::{Put, Store};
 use tenure::{Key, Result};
 use tenure_conformance::Failure;
+pub(crate) use tenure_conformance::OrFail;
 use tenure_postgres::PostgresStore;
 use tenure_testkit::Postgres;
 use tokio_postgres::{Client, NoTls};
@@ -13,21 +14,6 @@ use tokio_postgres::{Client, NoTls};
 pub(crate) const HAMMER: &str = "--hammer";
 
 pub(crate) type Outcome = Result<(), Failure>;
-
-/// Turns anything that can be shown into a failure.
-pub(crate) trait OrFail<T> {
-    fn or_fail(self) -> Result<T, Failure>;
-}
-
-impl<T, E: std::fmt::Display> OrFail<T> for std::result::Result<T, E> {
-    #[track_caller]
-    fn or_fail(self) -> Result<T, Failure> {
-        match self {
-            Ok(value) => Ok(value),
-            Err(error) => Err(Failure::new(format!("{error:#}"))),
-        }
-    }
-}
 
 /// The server that all tests share which do not stop it.
 #[derive(Clone, Copy)]

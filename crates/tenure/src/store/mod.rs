@@ -24,6 +24,7 @@ mod feed;
 pub mod file;
 mod handle;
 mod helpers;
+pub mod home;
 pub mod hosttime;
 pub mod local;
 pub mod measured;
