@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group,
-    test_kill_process_group, waitid,
+    set_child_subreaper, test_kill_process_group, waitid,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -57,6 +57,7 @@ impl Guarded {
         pace: Pace,
     ) -> anyhow::Result<Self> {
         let myself = std::env::current_exe().context("finding this program")?;
+        set_child_subreaper(Some(getpid())).context("becoming the parent of orphans")?;
         let mut waiting = Command::new(&myself);
         waiting.args(["run-it", "--"]).args(command).envs(variables).process_group(0);
         // A group that is not the terminal's would be stopped when it reads from it.
@@ -112,8 +113,9 @@ impl Guarded {
         matches!(told.await, Ok(Ok(())))
     }
 
-    /// The command has ended: what it left behind in its group goes too, then the guardian.
-    pub(crate) async fn end(mut self, grace: Duration) {
+    /// The command has ended: what it left behind in its group goes too, then the guardian. Whether
+    /// that had to stop it, because we could not.
+    pub(crate) async fn end(mut self, grace: Duration) -> bool {
         if self.is_anybody_left() {
             self.signal(Signal::TERM);
             let _ = timeout(grace, async {
@@ -132,10 +134,14 @@ impl Guarded {
         }
         self.tell(News::Done).await;
         drop(self.news);
-        let _ = timeout(Duration::from_secs(1), self.guardian.wait()).await;
+        let ended = timeout(Duration::from_secs(1), self.guardian.wait()).await;
+        matches!(ended, Ok(Ok(status)) if guard::has_acted(status))
     }
 
     fn is_anybody_left(&self) -> bool {
+        // What lost its parent has become our child; the dead are still counted until somebody asks.
+        let dead = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        while matches!(waitid(WaitId::Pgid(Some(self.group)), dead), Ok(Some(_))) {}
         test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 }

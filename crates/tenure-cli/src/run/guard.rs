@@ -6,18 +6,20 @@
 //! else's.
 
 use std::io::{Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::process::ExitCode;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tenure::clock::{Clock as _, SystemClock};
 
 use super::schedule::{Act, Pace, Schedule};
 
 /// The kernel's timers stand still while the machine is suspended, so look at the clock this often.
 const LOOK: Duration = Duration::from_millis(200);
+/// The exit code of a guardian that had to stop the command.
+const ACTED: u8 = 3;
 /// After the last signal there is nothing to wait for but the end of our input.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -45,6 +47,7 @@ impl Arguments {
     /// Stands guard until it is told that all is done.
     pub(crate) fn run(self) -> ExitCode {
         let Some(group) = Pid::from_raw(self.group) else { return ExitCode::FAILURE };
+        let Ok(leader) = pidfd_open(group, PidfdFlags::empty()) else { return ExitCode::FAILURE };
         let pace = Pace {
             grace: Duration::from_nanos(self.grace),
             margin: Duration::from_nanos(self.margin),
@@ -54,7 +57,7 @@ impl Arguments {
         let ready =
             std::io::stdout().write_all(b"ready\n").and_then(|()| std::io::stdout().flush());
         match ready {
-            Ok(()) => stand_guard(group, schedule),
+            Ok(()) => stand_guard(group, &leader, schedule),
             Err(_) => ExitCode::FAILURE,
         }
     }
@@ -85,23 +88,31 @@ impl News {
     }
 }
 
-fn stand_guard(group: Pid, mut schedule: Schedule) -> ExitCode {
+/// Whether a guardian that ended like this had to stop the command.
+pub(crate) fn has_acted(status: ExitStatus) -> bool {
+    status.code() == Some(i32::from(ACTED))
+}
+
+fn stand_guard(group: Pid, leader: &OwnedFd, mut schedule: Schedule) -> ExitCode {
     let mut input = Input::default();
     let mut linger = None;
+    let mut end = ExitCode::SUCCESS;
     loop {
         let now = SystemClock.uptime();
         let wake = match schedule.next(now) {
             Act::Wait(until) => until,
             Act::Ask => {
+                end = if has_ended(leader) { end } else { ExitCode::from(ACTED) };
                 let _ = kill_process_group(group, Signal::TERM);
                 continue;
             }
             Act::Force => {
+                end = if has_ended(leader) { end } else { ExitCode::from(ACTED) };
                 // Again and again: one that was being started may have missed the first.
                 let _ = kill_process_group(group, Signal::KILL);
-                let end = *linger.get_or_insert(now + LINGER);
-                if now >= end || input.ended {
-                    return ExitCode::SUCCESS;
+                let last = *linger.get_or_insert(now + LINGER);
+                if now >= last || input.ended {
+                    return end;
                 }
                 now + LOOK
             }
@@ -109,13 +120,19 @@ fn stand_guard(group: Pid, mut schedule: Schedule) -> ExitCode {
         for news in input.wait(wake.saturating_sub(now)) {
             match news {
                 News::Until(until) => schedule.prolong(until),
-                News::Done => return ExitCode::SUCCESS,
+                News::Done => return end,
             }
         }
         if input.ended {
             schedule.stop();
         }
     }
+}
+
+/// Whether the command itself has ended, be it that some of its group are left.
+fn has_ended(leader: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(leader, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap_or(0) > 0
 }
 
 /// Standard input, line by line.

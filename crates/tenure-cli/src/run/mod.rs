@@ -178,7 +178,10 @@ impl Arguments {
             }
             watch.look(lease, &mut guarded).await;
         };
-        guarded.end(pace.grace).await;
+        if guarded.end(pace.grace).await {
+            // We were not there to see it, but it was stopped, whatever its exit code says.
+            watch.loss.get_or_insert_with(|| lease.loss().unwrap_or(Loss::Expired));
+        }
         Ok(match watch.loss {
             Some(loss) => Err(loss),
             None => Ok(code(status)),
@@ -275,6 +278,10 @@ struct Watch {
 
 impl Watch {
     async fn look(&mut self, lease: &Lease, guarded: &mut Guarded) {
+        // Whoever was frozen may find both at once: what has ended by itself was not stopped by us.
+        if matches!(guarded.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         let until = lease.valid_until();
         if self.loss.is_none() {
             self.loss = lease.loss();

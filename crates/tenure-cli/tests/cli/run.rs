@@ -133,6 +133,8 @@ fn who_does_not_wait_is_told_who_holds_it_and_who_waits_gets_it() {
     let second = place.start(&["l/l", "--name", "two", "--", "echo", "second"]);
     let show = || tenure(&place.store, &["lease", "show", "l/l"]).ok();
     wait_for("waiter", || show().contains("waiting   two#"));
+    // Whoever waits for longer than a moment is told what for.
+    std::thread::sleep(Duration::from_millis(600));
     // A signal is the command's to answer; what it says is passed on.
     send(&first, Signal::TERM);
     let first = finish(first);
@@ -169,6 +171,29 @@ fn a_frozen_tenure_does_not_keep_its_command_going() {
     succeeds(&place.store, &file, place.folder.path());
     send(&first, Signal::CONT);
     finish(first).fails_late(5, "lost l/l");
+}
+
+#[test]
+fn work_that_was_cut_short_is_no_success() {
+    let place = Place::new();
+    let file = place.file("f");
+    // It ends as if all were well when it is asked to stop.
+    let polite = format!("trap 'exit 0' TERM; {WORK}");
+    let first = place.start(&["l/l", "--", "sh", "-c", &polite, &file]);
+    wait_for_work(&file);
+    send(&first, Signal::STOP);
+    succeeds(&place.store, &file, place.folder.path());
+    send(&first, Signal::CONT);
+    finish(first).fails_late(5, "lost l/l");
+    // What ends by itself is one, though nobody was there to see it.
+    let brief = place.file("brief");
+    let second =
+        place.start(&["l/l", "--", "sh", "-c", "date +%s%N > \"$0\"; sleep 0.3; exit 4", &brief]);
+    wait_for("work", || !times(&brief).is_empty());
+    send(&second, Signal::STOP);
+    std::thread::sleep(Duration::from_secs(4));
+    send(&second, Signal::CONT);
+    assert_eq!(finish(second).code, Some(4));
 }
 
 #[test]
