@@ -37,6 +37,8 @@
 mod metrics;
 mod running;
 mod status;
+#[cfg(test)]
+mod stuck_tests;
 mod term;
 
 use std::sync::Arc;
