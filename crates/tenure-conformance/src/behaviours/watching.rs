@@ -390,6 +390,6 @@ async fn another_handles_commit_is_told_at_once(ctx: Context) -> Result<(), Fail
     }
     delays.sort();
     // Far above what it takes on a busy machine, far below any poll.
-    ensure!(delays[7] < Duration::from_millis(250), "told after {:?} (median)", delays[7]);
+    ensure!(delays[7] < Duration::from_millis(150), "told after {:?} (median)", delays[7]);
     Ok(())
 }
