@@ -33,6 +33,7 @@ Exit codes:
 
 Environment:
   TENURE_STORE  the store, for instance sqlite:/var/lib/tenure.db or postgres://db/app
+  TENURE_NAME   the name that others see of `tenure run`
   TENURE_LOG    what to log to standard error, for instance info or tenure=debug";
 
 /// The exit code of an error.
