@@ -1,0 +1,1 @@
+//! Tenure over the wire.

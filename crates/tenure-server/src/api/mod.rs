@@ -1,0 +1,106 @@
+//! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
+//! that both front doors are thin.
+
+mod objects;
+mod view;
+
+pub use view::View;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure::lease::{Coordinator, LeaseMetrics};
+use tenure::store::Store;
+
+use crate::auth::Caller;
+use crate::limits::Room;
+use crate::{Fault, ServerLimits, Shutdown};
+
+/// Tenants whose coordinators are kept at once. One that has been pushed out is started again.
+const TENANTS: usize = 1_000;
+
+/// Everything that requests share. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Store,
+    coordinator: Coordinator,
+    metrics: LeaseMetrics,
+    room: Arc<Room>,
+    shutdown: Shutdown,
+    tenants: Mutex<HashMap<Arc<str>, (Store, Coordinator)>>,
+}
+
+impl Api {
+    /// An interface to this store.
+    pub fn new(store: Store, limits: ServerLimits, shutdown: Shutdown) -> Result<Self, Fault> {
+        let metrics = LeaseMetrics::default();
+        let coordinator = Coordinator::builder(store.clone()).metrics(metrics.clone()).start()?;
+        let room = Room::new(limits);
+        let tenants = Mutex::default();
+        let shared = Shared { store, coordinator, metrics, room, shutdown, tenants };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What this caller sees, and what it may do there.
+    pub fn view(&self, caller: &Caller) -> Result<View, Fault> {
+        let (store, coordinator) = match caller.tenant() {
+            None => (self.shared.store.clone(), self.shared.coordinator.clone()),
+            Some(tenant) => self.tenant(tenant)?,
+        };
+        Ok(View { api: self.clone(), store, coordinator, caller: caller.clone() })
+    }
+
+    fn tenant(&self, tenant: &str) -> Result<(Store, Coordinator), Fault> {
+        let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tenants.get(tenant) {
+            return Ok(known.clone());
+        }
+        // Seeing through `tenure::store::prefixed` comes with tenants.
+        let store = self.shared.store.clone();
+        let metrics = self.shared.metrics.clone();
+        let coordinator = Coordinator::builder(store.clone()).metrics(metrics).start()?;
+        if tenants.len() >= TENANTS
+            && let Some(some) = tenants.keys().next().cloned()
+        {
+            tenants.remove(&some);
+        }
+        tenants.insert(tenant.into(), (store.clone(), coordinator.clone()));
+        Ok((store, coordinator))
+    }
+
+    /// The whole store.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// What leases are counted in, of all tenants together.
+    pub fn lease_metrics(&self) -> &LeaseMetrics {
+        &self.shared.metrics
+    }
+
+    /// How much is taken on at once.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.shared.room
+    }
+
+    /// Whether the server is leaving.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shared.shutdown
+    }
+
+    /// Resolves when nothing that callers gave up is left to be let go of.
+    pub async fn settle(&self) {
+        let tenants: Vec<_> = {
+            let tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            tenants.values().map(|(_, coordinator)| coordinator.clone()).collect()
+        };
+        self.shared.coordinator.settle().await;
+        for coordinator in tenants {
+            coordinator.settle().await;
+        }
+    }
+}

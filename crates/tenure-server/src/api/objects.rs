@@ -1,0 +1,111 @@
+//! Objects, as a caller may read and write them.
+//!
+//! Leases are objects too, and a client that runs the library over the wire reads and writes them as
+//! such. What that means for permissions is decided here: whoever may hold a scope may write the records
+//! of that scope, and nobody else.
+
+use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
+use tenure::store::{
+    Commit, Committed, Expect, Page, Query, Touch, Touched, Watch, WatchRequest, Write,
+};
+use tenure::{Key, Object};
+
+use super::View;
+use crate::Fault;
+use crate::auth::Action;
+
+/// Whether a kind belongs to leases.
+fn is_of_leases(kind: &str) -> bool {
+    matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED)
+}
+
+/// The scope or group in the id of a record of leases: what comes before a tag.
+fn scope(id: &str) -> &str {
+    id.rsplit_once('#').map_or(id, |(scope, _)| scope)
+}
+
+impl View {
+    /// One object.
+    pub async fn get(&self, key: &Key) -> Result<Option<Object>, Fault> {
+        self.may_read(&key.kind, &key.id, false)?;
+        Ok(self.store.get(key).await?)
+    }
+
+    /// A page of objects.
+    pub async fn list(&self, query: &Query) -> Result<Page, Fault> {
+        self.may_read(&query.kind, &query.range.prefix, true)?;
+        Ok(self.store.list(query).await?)
+    }
+
+    /// Checks and writes, all or nothing.
+    pub async fn commit(&self, commit: Commit) -> Result<Committed, Fault> {
+        for check in &commit.checks {
+            self.may_read(&check.key.kind, &check.key.id, false)?;
+        }
+        for write in &commit.writes {
+            self.may_write(write)?;
+        }
+        Ok(self.store.commit(commit).await?)
+    }
+
+    /// Prolongs lives, many at once.
+    pub async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<tenure::Result<Touched>>, Fault> {
+        for touch in &touches {
+            self.may_change(&touch.key)?;
+        }
+        Ok(self.store.touch(touches).await?)
+    }
+
+    /// What happens from now on or from a revision on.
+    pub async fn watch(&self, request: &WatchRequest) -> Result<Watch, Fault> {
+        match &request.kind {
+            Some(kind) => self.may_read(kind, &request.prefix, true)?,
+            None => {
+                self.require(Action::ObjectsRead, "*")?;
+                self.require(Action::LeasesRead, "*")?;
+            }
+        }
+        Ok(self.store.watch(request).await?)
+    }
+
+    fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
+        let star = if prefix { "*" } else { "" };
+        if is_of_leases(kind) {
+            let scope = if prefix { id.split('#').next().unwrap_or(id) } else { scope(id) };
+            return self.require(Action::LeasesRead, &format!("{scope}{star}"));
+        }
+        self.require(Action::ObjectsRead, &format!("{kind}/{id}{star}"))
+    }
+
+    fn may_change(&self, key: &Key) -> Result<(), Fault> {
+        if is_of_leases(&key.kind) {
+            return self.require(Action::LeasesHold, scope(&key.id));
+        }
+        self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
+    }
+
+    fn may_write(&self, write: &Write) -> Result<(), Fault> {
+        let key = write.key();
+        match (key.kind.as_str(), write) {
+            // The word left for the holder: only whoever revokes writes it.
+            (REVOKED, _) => {
+                self.require(Action::LeasesRevoke, scope(&key.id))?;
+                self.audit("revoked", scope(&key.id));
+                Ok(())
+            }
+            // Whoever takes a slot expects the group as it was; whoever resizes it does not care.
+            (SLOTS, write) if write.expect() == Expect::Any => {
+                self.require(Action::SlotsResize, &key.id)?;
+                self.audit("resized", &key.id);
+                Ok(())
+            }
+            _ => self.may_change(key),
+        }
+    }
+
+    /// A line in the audit log.
+    pub(super) fn audit(&self, what: &'static str, resource: &str) {
+        let (subject, tenant) = (self.caller.subject(), self.caller.tenant());
+        tracing::info!(target: "audit", subject, tenant, resource, "{what}");
+    }
+}

@@ -1,0 +1,56 @@
+//! The store as one caller sees it.
+
+use tenure::lease::Coordinator;
+use tenure::store::Store;
+
+use super::Api;
+use crate::Fault;
+use crate::auth::{Action, Caller};
+use crate::limits::{Taken, Use};
+
+/// What one caller sees, and what it may do there.
+#[derive(Clone)]
+pub struct View {
+    pub(super) api: Api,
+    pub(super) store: Store,
+    pub(super) coordinator: Coordinator,
+    pub(super) caller: Caller,
+}
+
+impl View {
+    /// Who asks.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// What all requests share.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The caller's part of the store. Nothing is checked here.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whoever acts for the caller on leases. Nothing is checked here.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    /// Refuses what the caller may not do, and says so in the audit log.
+    pub fn require(&self, action: Action, resource: &str) -> Result<(), Fault> {
+        if self.caller.may(action, resource) {
+            return Ok(());
+        }
+        let (subject, name) = (self.caller.subject(), action.name());
+        tracing::warn!(target: "audit", subject, tenant = self.caller.tenant(), action = name, resource, "denied");
+        let (subject, resource) = (subject.to_owned(), resource.to_owned());
+        Err(Fault::Denied { subject, action: name, resource })
+    }
+
+    /// Takes room for a stream or a wait of this caller.
+    pub fn take(&self, what: Use) -> Result<Taken, Fault> {
+        self.api.room().take(what, self.caller.subject())
+    }
+}

@@ -1,0 +1,23 @@
+//! Tenure's server: gRPC and HTTP/JSON on one port, over any store.
+//!
+//! The way of a request: a connection is accepted (`listen`), who asks is found out (`auth`), the
+//! message is decoded (`grpc` or `http`), and `api` decides: may this caller do that, is there room for
+//! it, and what does the store say. So rules about callers are written once, in `api`, and both front
+//! doors are thin.
+//!
+//! The server keeps nothing that the store does not keep. Any number of replicas serve the same store,
+//! and a client that loses one goes on at another.
+
+pub mod api;
+pub mod auth;
+mod fault;
+pub mod grpc;
+pub mod http;
+mod limits;
+mod listen;
+mod shutdown;
+
+pub use fault::Fault;
+pub use limits::ServerLimits;
+pub use listen::{Builder, Server};
+pub use shutdown::Shutdown;

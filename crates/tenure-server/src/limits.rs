@@ -1,0 +1,163 @@
+//! How much the server takes on, in all and for one client. What exceeds it is refused at once with the
+//! time after which to ask again; nothing queues up without a bound.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::Fault;
+
+/// Limits of one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Requests that are being worked on, of all clients together; waits and streams not counted.
+    pub requests: usize,
+    /// Open streams (watches, sessions, exchanges) of one client.
+    pub streams_per_client: usize,
+    /// Waits for leases and slots of one client.
+    pub waiters_per_client: usize,
+    /// Open streams of all clients together.
+    pub streams: usize,
+    /// Waits of all clients together.
+    pub waiters: usize,
+    /// Open connections.
+    pub connections: usize,
+    /// The largest message taken.
+    pub message_bytes: usize,
+    /// The longest wait that is granted; longer ones are cut and answered as if they were over.
+    pub wait_max: Duration,
+    /// How long a request may take, waits apart.
+    pub request_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            requests: 4_096,
+            streams_per_client: 20_000,
+            waiters_per_client: 20_000,
+            streams: 50_000,
+            waiters: 50_000,
+            connections: 20_000,
+            message_bytes: 8 * 1024 * 1024,
+            wait_max: Duration::from_secs(3600),
+            request_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// When to ask again after too much at once.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What is taken by whom.
+#[derive(Debug)]
+pub struct Room {
+    limits: ServerLimits,
+    requests: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    waiters: Arc<Semaphore>,
+    clients: Mutex<HashMap<(Use, Arc<str>), usize>>,
+}
+
+/// What a client takes room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Use {
+    /// A watch, a session, an exchange.
+    Stream,
+    /// A wait for a lease or a slot.
+    Wait,
+}
+
+/// Room that is taken until this is dropped.
+#[derive(Debug)]
+pub struct Taken {
+    _permit: OwnedSemaphorePermit,
+    client: Option<(Arc<Room>, Use, Arc<str>)>,
+}
+
+impl Room {
+    /// Empty room.
+    pub fn new(limits: ServerLimits) -> Arc<Self> {
+        Arc::new(Self {
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            streams: Arc::new(Semaphore::new(limits.streams)),
+            waiters: Arc::new(Semaphore::new(limits.waiters)),
+            limits,
+            clients: Mutex::default(),
+        })
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &ServerLimits {
+        &self.limits
+    }
+
+    /// Room for one request.
+    pub fn request(&self) -> Result<Taken, Fault> {
+        let permit = take(&self.requests, "the server works on as many requests as it can")?;
+        Ok(Taken { _permit: permit, client: None })
+    }
+
+    /// Room for a stream or a wait of this client.
+    pub fn take(self: &Arc<Self>, what: Use, client: &str) -> Result<Taken, Fault> {
+        let (all, most, full) = match what {
+            Use::Stream => (&self.streams, self.limits.streams_per_client, "streams are open"),
+            Use::Wait => (&self.waiters, self.limits.waiters_per_client, "waits are going on"),
+        };
+        let permit = take(all, &format!("as many {full} as the server has room for"))?;
+        let client: Arc<str> = client.into();
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = clients.entry((what, Arc::clone(&client))).or_default();
+        if *count >= most {
+            let what = format!("{count} {full} for {client}, which is as many as one client gets");
+            return Err(Fault::Overloaded { what, retry_after: RETRY_AFTER });
+        }
+        *count += 1;
+        drop(clients);
+        Ok(Taken { _permit: permit, client: Some((Arc::clone(self), what, client)) })
+    }
+}
+
+fn take(all: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, Fault> {
+    Arc::clone(all)
+        .try_acquire_owned()
+        .map_err(|_| Fault::Overloaded { what: full.into(), retry_after: RETRY_AFTER })
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Some((room, what, client)) = self.client.take() else { return };
+        let mut clients = room.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (what, client);
+        if let Some(count) = clients.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                clients.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_cannot_take_the_room_of_all_and_gives_back_what_it_took() {
+        let limits = ServerLimits { waiters: 3, waiters_per_client: 2, ..ServerLimits::default() };
+        let room = Room::new(limits);
+        let taken = [room.take(Use::Wait, "a").unwrap(), room.take(Use::Wait, "a").unwrap()];
+        let told = room.take(Use::Wait, "a").unwrap_err();
+        assert!(
+            told.to_string().contains("2 waits") && told.to_string().contains("for a"),
+            "{told}"
+        );
+        let other = room.take(Use::Wait, "b").unwrap();
+        assert!(matches!(room.take(Use::Wait, "b"), Err(Fault::Overloaded { .. })));
+        drop((taken, other));
+        assert!(room.clients.lock().unwrap().is_empty());
+        assert!(room.take(Use::Wait, "a").is_ok());
+    }
+}

@@ -1,0 +1,221 @@
+//! The port: connections, TLS, who asks, and the way to an orderly end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tenure::store::Store;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::Api;
+use crate::auth::{Authenticator, Peer};
+use crate::{Fault, ServerLimits, Shutdown, grpc, http};
+
+/// A handshake that takes longer is given up.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Whether the other end of a quiet connection is still there is asked this often.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls and streams that one connection may have open at once.
+const STREAMS: u32 = 10_000;
+/// After a failure to accept, for instance because there are too many open files.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Settings of a server that is about to start.
+pub struct Builder {
+    store: Store,
+    limits: ServerLimits,
+    authenticator: Authenticator,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    shutdown: Shutdown,
+    grace: Duration,
+}
+
+impl Builder {
+    /// How much it takes on.
+    #[must_use]
+    pub fn limits(mut self, limits: ServerLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Finds out who asks. Without it, everybody may do everything.
+    #[must_use]
+    pub fn authenticator(mut self, authenticator: Authenticator) -> Self {
+        self.authenticator = authenticator;
+        self
+    }
+
+    /// Speaks TLS only.
+    #[must_use]
+    pub fn tls(mut self, tls: rustls::ServerConfig) -> Self {
+        self.tls = Some(Arc::new(tls));
+        self
+    }
+
+    /// What begins the end.
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: Shutdown) -> Self {
+        self.shutdown = shutdown;
+        self
+    }
+
+    /// How long what was begun gets to finish.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// A server, not yet listening.
+    pub fn build(self) -> Result<Server, Fault> {
+        let api = Api::new(self.store, self.limits, self.shutdown)?;
+        let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
+        let gate = Gate { authenticator: self.authenticator };
+        let routes = grpc::routes(&api).map_err(refused)?.into_axum_router();
+        let router = routes
+            .merge(http::routes(&api))
+            .layer(middleware::from_fn_with_state(Arc::new(gate), admit));
+        Ok(Server { api, router, tls: self.tls, grace: self.grace })
+    }
+}
+
+/// A server over one store.
+pub struct Server {
+    api: Api,
+    router: Router,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    grace: Duration,
+}
+
+impl Server {
+    /// A server over this store, to be set up.
+    pub fn builder(store: Store) -> Builder {
+        Builder {
+            store,
+            limits: ServerLimits::default(),
+            authenticator: Authenticator::default(),
+            tls: None,
+            shutdown: Shutdown::default(),
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    /// What it serves.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Serves until the shutdown begins and everything is finished, or its grace is over. The store stays
+    /// open.
+    pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
+        let limits = self.api.room().limits();
+        let connections = Arc::new(Semaphore::new(limits.connections));
+        let graceful = GracefulShutdown::new();
+        let acceptor = self.tls.clone().map(TlsAcceptor::from);
+        while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "no connection could be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            // Whoever comes when all places are taken is turned away, not kept waiting.
+            let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
+            let _ = stream.set_nodelay(true);
+            let (router, acceptor) = (self.router.clone(), acceptor.clone());
+            let watcher = graceful.watcher();
+            tokio::spawn(async move {
+                let _place = place;
+                if let Err(error) = connection(stream, address, acceptor, router, watcher).await {
+                    tracing::debug!(%address, %error, "connection ended");
+                }
+            });
+        }
+        drop(listener);
+        if tokio::time::timeout(self.grace, graceful.shutdown()).await.is_err() {
+            tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
+        }
+        let _ = tokio::time::timeout(self.grace, self.api.settle()).await;
+        Ok(())
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn connection(
+    stream: TcpStream,
+    address: std::net::SocketAddr,
+    acceptor: Option<TlsAcceptor>,
+    router: Router,
+    watcher: hyper_util::server::graceful::Watcher,
+) -> Result<(), Failure> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .adaptive_window(true)
+        .max_concurrent_streams(STREAMS);
+    let serve = |router: Router, certificate| {
+        let peer = Peer { address, certificate };
+        TowerToHyperService::new(router.layer(axum::Extension(peer)))
+    };
+    match acceptor {
+        None => {
+            let service = serve(router, None);
+            let io = TokioIo::new(stream);
+            watcher.watch(builder.serve_connection(io, service).into_owned()).await
+        }
+        Some(acceptor) => {
+            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            let certificates = stream.get_ref().1.peer_certificates();
+            let certificate = certificates.and_then(|all| all.first()).cloned();
+            let service = serve(router, certificate.map(|cert| cert.into_owned()));
+            let io = TokioIo::new(stream);
+            watcher.watch(builder.serve_connection(io, service).into_owned()).await
+        }
+    }
+}
+
+/// What every request passes.
+struct Gate {
+    authenticator: Authenticator,
+}
+
+/// Finds out who asks, for whoever works on the request.
+async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().cloned();
+    let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    match gate.authenticator.caller(request.headers(), &peer).await {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(fault) => refuse(&request, fault),
+    }
+}
+
+/// A refusal in the caller's own language.
+fn refuse(request: &Request, fault: Fault) -> Response {
+    let kind = request.headers().get(::http::header::CONTENT_TYPE);
+    let speaks_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if speaks_grpc {
+        return tonic::Status::from(fault).into_http();
+    }
+    (fault.http_status(), fault.to_string()).into_response()
+}
