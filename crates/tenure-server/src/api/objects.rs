@@ -82,8 +82,9 @@ impl View {
     fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
         let star = if prefix { "*" } else { "" };
         if is_of_leases(kind) {
-            let scope = if prefix { id.split('#').next().unwrap_or(id) } else { scope(id) };
-            return self.require(Action::LeasesRead, &format!("{scope}{star}"));
+            // A prefix that goes beyond a '#' has all of the scope in it.
+            let star = if id.contains('#') { "" } else { star };
+            return self.require(Action::LeasesRead, &format!("{}{star}", scope(id)));
         }
         self.require(Action::ObjectsRead, &format!("{kind}/{id}{star}"))
     }
