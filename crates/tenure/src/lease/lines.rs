@@ -23,6 +23,8 @@ pub(crate) struct Lines {
     /// Lines whose waiters in other processes have to be listed.
     unsynced: BTreeSet<Arc<str>>,
     listings: u64,
+    /// Waiters of ours, in all lines.
+    pub(crate) waiting: usize,
     /// News arrives, so that lines can be joined.
     pub(crate) open: bool,
     /// Somebody works for the lines.
@@ -37,6 +39,7 @@ impl Lines {
         nonce: &Arc<str>,
         now: Duration,
     ) -> Arc<Turn> {
+        self.waiting += 1;
         self.listings += 1;
         let listing = self.listings;
         let new = || Line::new(now, listing);
@@ -56,8 +59,9 @@ impl Lines {
         }
     }
 
-    /// A waiter of ours is gone.
+    /// A waiter of ours is gone; each says so once.
     pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &str) {
+        self.waiting = self.waiting.saturating_sub(1);
         let Some(line) = self.lines.get_mut(name) else { return };
         if line.leave(nonce) {
             self.lines.remove(name);

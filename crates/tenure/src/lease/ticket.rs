@@ -77,9 +77,10 @@ impl Ticket {
             Wait::Forever => LONG.min(limit),
         };
         let timing = terms.timing(&agent.options, agent.store.capabilities());
+        let owner = terms.owner_or(&agent.owner);
         let record = WaiterRecord {
-            holder: agent.owner.name().into(),
-            start: agent.owner.start().into(),
+            holder: owner.name().into(),
+            start: owner.start().into(),
             since_ms: agent.clock.wall_ms(),
             ttl_ms: u64::try_from(timing.ttl.as_millis()).unwrap_or(u64::MAX),
             no_hand_over: !accepts_hand_over,
