@@ -29,6 +29,8 @@ enum Tried {
     Blocked,
     /// The store has forgotten our place in line.
     Gone,
+    /// Nothing was tried.
+    Idle,
 }
 
 /// Acquires what is claimed, on these terms.
@@ -41,7 +43,7 @@ pub(crate) async fn acquire(
     if terms.wait == Wait::No {
         return match try_once(agent, claim, terms, None).await? {
             Tried::Held(held) | Tried::Resumed(held) => Ok(held),
-            Tried::Blocked | Tried::Gone => Err(held_error(agent, claim).await),
+            Tried::Blocked | Tried::Gone | Tried::Idle => Err(held_error(agent, claim).await),
         };
     }
     bounded(agent, claim, terms, wait(agent, claim, terms)).await
@@ -100,7 +102,7 @@ async fn wait(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Ve
     loop {
         match try_once(agent, claim, terms, None).await {
             Ok(Tried::Held(held) | Tried::Resumed(held)) => return Ok(held),
-            Ok(Tried::Blocked | Tried::Gone) => break,
+            Ok(Tried::Blocked | Tried::Gone | Tried::Idle) => break,
             Err(error) => pause(agent, error).await?,
         }
     }
@@ -162,20 +164,28 @@ async fn in_line(
     ticket: Ticket,
 ) -> Result<Option<Vec<Arc<Held>>>> {
     loop {
-        let tried = match ticket.cue().await {
-            Cue::Try => try_once(agent, claim, terms, Some(&ticket)).await,
-            Cue::Gone => Ok(Tried::Gone),
+        let cue = tokio::select! {
+            biased;
+            cue = ticket.cue() => Some(cue),
+            () = ticket.served() => None,
+        };
+        let tried = match cue {
+            Some(Cue::Try) => try_once(agent, claim, terms, Some(&ticket)).await,
+            Some(Cue::Gone) => Ok(Tried::Gone),
+            // It is not our turn, so this is a look and no attempt.
+            None => match resume(agent, claim, terms).await {
+                Ok(held) => held.map_or(Ok(Tried::Idle), |held| Ok(Tried::Resumed(held))),
+                Err(error) => pause(agent, error).await.map(|()| Tried::Idle),
+            },
         };
         match tried {
             Ok(Tried::Held(held)) => {
                 ticket.done(claim.has_more());
                 return Ok(Some(held));
             }
-            Ok(Tried::Resumed(held)) => {
-                // Nothing may be waited for from here on: it is held, and nobody knows it yet.
-                ticket.stay(agent.clock.uptime() + agent.look_every());
-                return Ok(Some(held));
-            }
+            // Dropping the ticket leaves the line, and lets the next in it see for itself.
+            Ok(Tried::Resumed(held)) => return Ok(Some(held)),
+            Ok(Tried::Idle) => {}
             Ok(Tried::Blocked) => match claim.whereabouts(agent).await {
                 Ok(Whereabouts::Here) => ticket.stay(look_again(agent, claim).await),
                 Ok(Whereabouts::Elsewhere) => return Ok(None),
@@ -224,7 +234,7 @@ async fn pause(agent: &Agent, error: Error) -> Result<()> {
 async fn look_again(agent: &Agent, claim: &dyn Claim) -> Duration {
     let now = agent.clock.uptime();
     if agent.listens() {
-        return now + agent.look_every();
+        return now + agent.options.recheck_every;
     }
     let left = match claim.blocker(agent).await {
         Ok(Some(info)) => info

@@ -187,11 +187,6 @@ impl Agent {
         self.store.capabilities().notifies_all()
     }
 
-    /// How often to try even if nothing is heard.
-    pub(crate) fn look_every(&self) -> Duration {
-        if self.listens() { self.options.recheck_every } else { self.options.poll_every }
-    }
-
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }

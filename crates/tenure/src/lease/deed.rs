@@ -34,8 +34,9 @@ pub struct Deed {
     pub ttl: Duration,
     /// Whether it leaves something to reap if it ends without a release.
     pub reapable: bool,
-    /// How long the holder may still act, counted from when this deed was handed out. It began
-    /// before the request left, and the holder's margin is taken off.
+    /// How long the holder may still act, as of when this deed was handed out: counted from before
+    /// the request to the store left, with the holder's margin taken off. Whoever gets it over a
+    /// network counts it from before it asked.
     pub remaining: Duration,
 }
 
