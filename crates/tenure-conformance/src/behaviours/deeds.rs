@@ -35,7 +35,7 @@ pub(super) fn all() -> Vec<Behaviour> {
         behaviour!(
             a_deed_of_a_lost_lease_says_who_has_it,
             [ttl, real_time],
-            "to whoever renews, proclaims or releases by it, and nothing happens"
+            "to whoever renews, releases, proclaims or hands over by it, and nothing happens"
         ),
         behaviour!(
             a_release_by_deed_wakes_a_waiter,
@@ -198,6 +198,7 @@ async fn says_lost(
         renew(coordinator, deed).await.map(drop),
         coordinator.proclaim_deed(deed, Metadata::new()).await.map(drop),
         coordinator.release_deed(deed, ReleaseOutcome::Fail("stopped")).await,
+        coordinator.hand_over_deed(deed, "nobody").await,
     ];
     for answer in answers {
         match answer {

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 /// Attempts to renew what others renew at the same moment.
 const ATTEMPTS: u32 = 8;
-/// Leases looked at one by one at the same time, after the store said no to them.
+/// Calls at the same time: of a store that takes few in one, and for those it said no to.
 const AT_ONCE: usize = 16;
 
 impl Coordinator {
@@ -33,10 +33,9 @@ impl Coordinator {
     pub async fn renew_deeds(&self, deeds: &[Deed]) -> Vec<Result<Renewed>> {
         let agent = self.agent();
         let limit = agent.store.capabilities().limits.touches.max(1);
-        let mut answers = Vec::with_capacity(deeds.len());
-        for chunk in deeds.chunks(limit) {
-            answers.extend(renew(agent, chunk).await);
-        }
+        let calls: Vec<_> = deeds.chunks(limit).map(|chunk| renew(agent, chunk)).collect();
+        let answers: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
         for answer in &answers {
             match answer {
                 Ok(_) => agent.metrics.renewed.inc(),
@@ -46,8 +45,8 @@ impl Coordinator {
         answers
     }
 
-    /// Lets go of a lease, after the work has stopped. There are no hooks on a deed, so what it is
-    /// released with is for the log alone.
+    /// Lets go of a lease, after the work has stopped. There are no hooks on a deed: an
+    /// error it is released with goes to the log, a value nowhere.
     ///
     /// # Errors
     /// [`Error::Lost`] if it had ended already.
@@ -55,6 +54,9 @@ impl Coordinator {
         let agent = self.agent();
         let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
         release::try_release(agent, &[held], outcome).await?;
+        if let Outcome::Fail(error) = outcome {
+            tracing::info!(lease = %deed.id, holder = %deed.owner, "failed: {error}");
+        }
         ended(agent, deed, &Loss::Released);
         Ok(())
     }
@@ -63,11 +65,14 @@ impl Coordinator {
     /// has stopped. See [`super::Lease::hand_over`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] if no such waiter is in line; it is still held then. If the outcome stays
-    /// [`Error::Unknown`], it is let go: it may be passed on at any moment.
+    /// [`Error::Lost`] if it has ended; [`Error::Invalid`] if no such waiter is in line, and then it
+    /// is still held. If the outcome stays [`Error::Unknown`], it is let go: it may be passed on at
+    /// any moment.
     pub async fn hand_over_deed(&self, deed: &Deed, successor: &str) -> Result<()> {
         let agent = self.agent();
         let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
+        // Before the line is looked at: for what is lost, nobody need be in it.
+        present(agent, deed).await?;
         let (commit, to) = release::compose_hand_over(agent, &held, &deed.line, successor).await?;
         let passed_on = release::pass_on(agent, &held, commit, &to).await;
         match &passed_on {
