@@ -4,6 +4,8 @@
 //! such. What that means for permissions is decided here: whoever may hold a scope may write the records
 //! of that scope, and nobody else.
 
+use std::borrow::Cow;
+
 use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{
     Commit, Committed, Expect, Page, Query, Touch, Touched, Watch, WatchRequest, Write,
@@ -12,16 +14,23 @@ use tenure::{Key, Object};
 
 use super::View;
 use crate::Fault;
-use crate::auth::{Action, audit};
+use crate::auth::Action;
 
 /// Whether a kind belongs to leases.
 fn is_of_leases(kind: &str) -> bool {
     matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED)
 }
 
-/// The scope or group in the id of a record of leases: what comes before a tag.
-fn scope(id: &str) -> &str {
-    id.rsplit_once('#').map_or(id, |(scope, _)| scope)
+/// What the id of a record of leases is about, as permissions see it: its scope, which is what comes
+/// before a tag, or everything in its group.
+fn about(id: &str) -> Cow<'_, str> {
+    let about = id.rsplit_once('#').map_or(id, |(about, _)| about);
+    if about.contains('/') { about.into() } else { group(about).into() }
+}
+
+/// A group of slots, as permissions see it: all of its slots.
+pub(super) fn group(group: &str) -> String {
+    format!("{group}/*")
 }
 
 /// Something for the audit log: what was allowed, on what, and what was done.
@@ -53,7 +62,7 @@ impl View {
         // What may have happened is told too.
         if !committed.as_ref().is_err_and(tenure::Error::is_refusal) {
             for (action, resource, what) in &notable {
-                audit::done(&self.caller, *action, resource, what);
+                self.audit(*action, resource, what);
             }
         }
         Ok(committed?)
@@ -80,18 +89,19 @@ impl View {
     }
 
     fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
-        let star = if prefix { "*" } else { "" };
-        if is_of_leases(kind) {
-            // A prefix that goes beyond a '#' has all of the scope in it.
-            let star = if id.contains('#') { "" } else { star };
-            return self.require(Action::LeasesRead, &format!("{}{star}", scope(id)));
+        match (is_of_leases(kind), prefix) {
+            // A prefix with a tag in it is about one line.
+            (true, true) if id.contains('#') => self.require(Action::LeasesRead, &about(id)),
+            (true, true) => self.require(Action::LeasesRead, &format!("{id}*")),
+            (true, false) => self.require(Action::LeasesRead, &about(id)),
+            (false, true) => self.require(Action::ObjectsRead, &format!("{kind}/{id}*")),
+            (false, false) => self.require(Action::ObjectsRead, &format!("{kind}/{id}")),
         }
-        self.require(Action::ObjectsRead, &format!("{kind}/{id}{star}"))
     }
 
     fn may_change(&self, key: &Key) -> Result<(), Fault> {
         if is_of_leases(&key.kind) {
-            return self.require(Action::LeasesHold, scope(&key.id));
+            return self.require(Action::LeasesHold, &about(&key.id));
         }
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
     }
@@ -101,14 +111,14 @@ impl View {
         let key = write.key();
         let (action, resource, what) = match (key.kind.as_str(), write) {
             // The word left for the holder: only whoever revokes writes it.
-            (REVOKED, _) => (Action::LeasesRevoke, scope(&key.id), "revoked"),
+            (REVOKED, _) => (Action::LeasesRevoke, about(&key.id), "revoked"),
             // Whoever takes a slot expects the group as it was; whoever resizes it does not care.
             (SLOTS, write) if write.expect() == Expect::Any => {
-                (Action::SlotsResize, key.id.as_str(), "resized")
+                (Action::SlotsResize, Cow::Owned(group(&key.id)), "resized")
             }
             _ => return self.may_change(key).map(|()| None),
         };
-        self.require(action, resource)?;
-        Ok(Some((action, resource.to_owned(), what)))
+        self.require(action, &resource)?;
+        Ok(Some((action, resource.into_owned(), what)))
     }
 }

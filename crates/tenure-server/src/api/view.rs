@@ -50,6 +50,11 @@ impl View {
         Err(Fault::Denied { subject, action: action.name(), resource })
     }
 
+    /// Says in the audit log what was done with a permission that not everybody has.
+    pub(super) fn audit(&self, action: Action, resource: &str, what: &'static str) {
+        audit::done(&self.caller, action, resource, what);
+    }
+
     /// Takes room for a stream or a wait of this caller.
     pub fn take(&self, what: Use) -> Result<Taken, Fault> {
         self.api.room().take(what, self.caller.subject())

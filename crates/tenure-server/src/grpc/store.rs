@@ -1,8 +1,6 @@
 //! `tenure.v1.Store`: objects over gRPC.
 
-use std::pin::Pin;
-
-use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{FutureExt, TryFutureExt};
 use tenure::store::{Commit, Query, Touch, WatchRequest, check_writer};
 use tenure::{Error, Key};
@@ -13,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::view;
+use super::{Answers, until_leaving, view};
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::limits::Use;
@@ -23,8 +21,6 @@ const CALLS: usize = 1_024;
 /// Messages that a slow reader may leave unread before it is held back.
 const UNREAD: usize = 16;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
 pub(crate) struct Service {
     api: Api,
 }
@@ -33,10 +29,6 @@ impl Service {
     pub(crate) fn new(api: Api) -> Self {
         Self { api }
     }
-}
-
-fn leaving() -> Status {
-    Fault::from(Error::unavailable("server", "it is shutting down; ask another one")).into()
 }
 
 #[tonic::async_trait]
@@ -101,16 +93,12 @@ impl Store for Service {
         let room = view.take(Use::Stream)?;
         let watch = view.watch(&WatchRequest::from(request.into_inner())).await?;
         let first = v1::WatchResponse { revision: watch.start(), events: Vec::new() };
-        let batches = watch.map(move |batch| {
-            let _room = &room;
-            batch.map(|batch| (&*batch).into()).map_err(|error| Fault::from(error).into())
+        let batches = watch.map(|batch| match batch {
+            Ok(batch) => Ok((&*batch).into()),
+            Err(error) => Err(Fault::from(error).into()),
         });
-        let shutdown = self.api.shutdown().clone();
-        let end = async move { shutdown.leaving().await };
-        let ended = futures::stream::once(async { Err(leaving()) });
-        let batches = batches.take_until(end).chain(ended);
         let first = futures::stream::once(futures::future::ready(Ok(first)));
-        Ok(Response::new(Box::pin(first.chain(batches))))
+        Ok(Response::new(until_leaving(&view, room, first.chain(batches))))
     }
 
     type ExchangeStream = Answers<v1::ExchangeResponse>;
@@ -131,8 +119,8 @@ impl Store for Service {
     }
 }
 
-/// Works on the calls of a stream until its client closes it, or the server leaves; what was begun is
-/// finished and answered.
+/// Works on the calls of a stream until its client closes it. A server that leaves says so, and goes on
+/// until the client has closed its side: what was sent is answered.
 async fn exchange(
     view: View,
     mut incoming: Streaming<v1::ExchangeRequest>,
@@ -142,7 +130,7 @@ async fn exchange(
     let shutdown = view.api().shutdown().clone();
     let leaves = shutdown.leaving();
     tokio::pin!(leaves);
-    let mut open = true;
+    let (mut open, mut told) = (true, false);
     while open || !running.is_empty() {
         tokio::select! {
             biased;
@@ -151,7 +139,8 @@ async fn exchange(
                 while let Some(Some(answer)) = running.next().now_or_never() {
                     done.push(answer);
                 }
-                if answers.send(Ok(v1::ExchangeResponse { answers: done })).await.is_err() {
+                let message = v1::ExchangeResponse { answers: done, leaving: false };
+                if answers.send(Ok(message)).await.is_err() {
                     return;
                 }
             }
@@ -161,9 +150,12 @@ async fn exchange(
                 }
                 Ok(None) | Err(_) => open = false,
             },
-            () = &mut leaves, if open => {
-                open = false;
-                let _ = answers.send(Err(leaving())).await;
+            () = &mut leaves, if open && !told => {
+                told = true;
+                let message = v1::ExchangeResponse { answers: Vec::new(), leaving: true };
+                if answers.send(Ok(message)).await.is_err() {
+                    return;
+                }
             }
         }
     }

@@ -71,7 +71,12 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
     let (certificate, key) = rig.ca.for_server();
     // Between the two files they do not go together; the old pair is shown.
     super::rig::write(rig.dir.path().join("server.pem"), &certificate);
-    tokio::time::sleep(std::time::Duration::from_millis(2_100)).await;
+    let dir = rig.dir.path().display().to_string();
+    until("the new certificate was looked at", || async {
+        assert_eq!(shown(connect(&rig).await), before);
+        !logged(&["ERROR", &dir, "go together", "stays in force"]).is_empty()
+    })
+    .await;
     assert_eq!(shown(connect(&rig).await), before);
     super::rig::write(rig.dir.path().join("server.key"), &key);
     let renewed = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap().to_vec();

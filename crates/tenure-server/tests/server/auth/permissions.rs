@@ -99,8 +99,8 @@ async fn over_the_heads_of_others(holder: &Client, boss: &Client) {
     };
     assert_eq!(line("leases-boss", "leases:revoke", "billing/close", "revoked"), 1);
     assert_eq!(line("leases-boss", "leases:revoke", "billing/old", "revoked"), 0);
-    assert_eq!(line("leases-boss", "slots:resize", "billing.pool", "resized"), 1);
-    assert_eq!(line("leases-boss", "slots:resize", "shipping.pool", "denied"), 1);
+    assert_eq!(line("leases-boss", "slots:resize", "billing.pool/*", "resized"), 1);
+    assert_eq!(line("leases-boss", "slots:resize", "shipping.pool/*", "denied"), 1);
     assert_eq!(line("leases-holder", "leases:revoke", "billing/close", "denied"), 1);
-    assert_eq!(line("leases-holder", "slots:resize", "billing.pool", "denied"), 1);
+    assert_eq!(line("leases-holder", "slots:resize", "billing.pool/*", "denied"), 1);
 }

@@ -46,7 +46,7 @@ async fn a_token_that_is_taken_out_of_the_file_is_refused_soon_on_open_streams_t
     rig.list("[[token]]\nnam = 1");
     until("an error in the log", || async {
         let _ = gone.get("order", "1").await;
-        !logged(&["ERROR", "nam", "stays in force"]).is_empty()
+        !logged(&["ERROR", "`nam`", "stays in force"]).is_empty()
     })
     .await;
     assert!(gone.get("order", "1").await.is_ok());
