@@ -201,7 +201,7 @@ struct Gate {
 async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().cloned();
     let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    match gate.authenticator.caller(request.headers(), &peer).await {
+    match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
@@ -217,5 +217,10 @@ fn refuse(request: &Request, fault: Fault) -> Response {
     if speaks_grpc {
         return tonic::Status::from(fault).into_http();
     }
-    (fault.http_status(), fault.to_string()).into_response()
+    let mut response = (fault.http_status(), fault.to_string()).into_response();
+    if matches!(fault, Fault::Unauthenticated(_)) {
+        let bearer = ::http::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(::http::header::WWW_AUTHENTICATE, bearer);
+    }
+    response
 }
