@@ -3,14 +3,18 @@
 mod duration;
 mod elect;
 mod exit;
+mod follow;
 mod json;
 mod lease;
 mod object;
 mod run;
+mod serve;
+mod servers;
 mod slots;
 mod store;
 mod stores;
 mod table;
+mod token;
 
 use std::process::ExitCode;
 
@@ -30,6 +34,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Serve(serve::Arguments),
     /// See who holds what and who waits for it; end somebody's tenure.
     #[command(subcommand)]
     Lease(lease::Command),
@@ -45,6 +50,7 @@ enum Command {
     /// Read, write and watch versioned objects.
     #[command(subcommand)]
     Object(object::Command),
+    Token(token::Arguments),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -69,8 +75,10 @@ fn main() -> ExitCode {
         Command::Completions { shell } => return completions(shell),
         command => command,
     };
+    // A server tells what it does, above all to the audit log; a command only what went wrong.
+    let usual = if matches!(command, Command::Serve(_)) { "info" } else { "error" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -87,6 +95,8 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(arguments) => arguments.run().await,
+            Command::Serve(arguments) => arguments.run().await,
+            Command::Token(arguments) => arguments.run(),
             Command::Lease(command) => command.run().await,
             Command::Slots(command) => command.run().await,
             Command::Elect(command) => command.run().await,

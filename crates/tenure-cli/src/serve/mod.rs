@@ -1,0 +1,128 @@
+//! `tenure serve`: the server over any store.
+
+mod settings;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tenure::Error;
+use tenure_server::auth::check_exposure;
+use tenure_server::{Server, Shutdown};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::settings::{Settings, Tls};
+use crate::duration::parse_duration;
+use crate::stores;
+
+/// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
+///
+/// Any number of servers may run on one Postgres, etcd or NATS; clients that lose one go on at another.
+/// TERM or INT ends it in an orderly way: nothing that was begun is cut off, and whoever waits or watches
+/// is sent to another server. A second one ends it at once.
+///
+/// On loopback everybody may do everything. Any other address needs TLS and tokens, signed tokens or
+/// client certificates, unless --insecure says that the network itself keeps strangers out.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8368].
+    #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// The store.
+    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP)]
+    store: Option<String>,
+    /// Settings in a TOML file; what is given here or in the environment wins.
+    #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The server's certificate, with the chain (PEM). Renewed ones are taken without a restart.
+    #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long, env = "TENURE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The tokens that are let in, and what each may do; make one with `tenure token`.
+    #[arg(long, env = "TENURE_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Listen where others can reach it without TLS or without asking who they are.
+    #[arg(long, env = "TENURE_INSECURE")]
+    insecure: bool,
+    /// How long what was begun gets to finish at the end [default: 10s].
+    #[arg(long, value_parser = parse_duration)]
+    grace: Option<Duration>,
+}
+
+impl Arguments {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let settings = self.settings()?;
+        let url = match &settings.store {
+            Some(url) if stores::is_server(url) => {
+                let reason = "a server serves a store, not another server";
+                return Err(Error::invalid(format!("store {url:?}"), reason).into());
+            }
+            Some(url) => url.clone(),
+            None => stores::default_url()?,
+        };
+        let (tls, auth) = (settings.tls.is_some(), settings.auth.is_on());
+        check_exposure(settings.listen(), tls, auth, settings.insecure)?;
+        let shutdown = Shutdown::default();
+        let builder = Server::builder(stores::open(&url).await?)
+            .shutdown(shutdown.clone())
+            .grace(settings.grace())
+            .limits(settings.limits.clone().into());
+        let server = settings.secure(builder)?.build()?;
+        let listen = settings.listen();
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
+        let address = listener.local_addr()?;
+        let scheme = if tls { "https" } else { "http" };
+        println!("tenure: listening on {scheme}://{address}, store {}", stores::redacted(&url));
+        end_on_signals(shutdown)?;
+        let store = server.api().store().clone();
+        server.serve(listener).await?;
+        store.close().await;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The file's settings, with what was given here in their place.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = match &self.config {
+            Some(path) => Settings::read(path)?,
+            None => Settings::default(),
+        };
+        settings.listen = self.listen.or(settings.listen);
+        settings.store = self.store.clone().or(settings.store);
+        settings.insecure |= self.insecure;
+        if let Some(grace) = self.grace {
+            settings.grace_ms = Some(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            settings.tls = Some(Tls { cert: cert.clone(), key: key.clone() });
+        }
+        settings.auth.token_file = self.token_file.clone().or(settings.auth.token_file);
+        Ok(settings)
+    }
+}
+
+/// The first signal begins the end, the second is the end.
+fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        for told in 0.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if told > 0 {
+                std::process::exit(i32::from(crate::exit::FAILED));
+            }
+            eprintln!("tenure: shutting down");
+            shutdown.begin();
+        }
+    });
+    Ok(())
+}
