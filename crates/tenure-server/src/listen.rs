@@ -203,6 +203,8 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
     let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
         Ok(caller) => {
+            // Whoever works on it needs no secrets, and so cannot log any.
+            request.headers_mut().remove(::http::header::AUTHORIZATION);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

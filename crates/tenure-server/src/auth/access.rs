@@ -3,7 +3,7 @@
 //! ```toml
 //! [[token]]
 //! name = "billing"
-//! sha256 = "…"                              # of the token; `tenure token new` prints both
+//! sha256 = "…"                              # of the token; `tenure token` prints both
 //! tenant = "acme"                           # optional
 //! permissions = ["leases:*:billing.*", "objects:read:order/*"]
 //!
@@ -99,10 +99,7 @@ impl Access {
         for line in file.token {
             let wrong = |reason: String| format!("token {:?}: {reason}", line.name);
             let sum = parse_sum(&line.sha256).ok_or_else(|| {
-                wrong(
-                    "sha256 is not 64 hexadecimal digits; take what `tenure token new` prints"
-                        .into(),
-                )
+                wrong("sha256 is not 64 hexadecimal digits; take what `tenure token` prints".into())
             })?;
             let entry = entry(&line.name, line.tenant.as_deref(), &line.permissions);
             if let Some(other) = access.tokens.insert(sum, entry.map_err(wrong)?) {
