@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use tenure::clock::SharedClock;
@@ -64,7 +64,12 @@ impl<T> Watched<T> {
     /// What the files say.
     pub(super) fn current(&self) -> Arc<T> {
         // Whoever looks lets the others go on with what is there.
-        if let Ok(mut look) = self.look.try_lock() {
+        let look = match self.look.try_lock() {
+            Ok(look) => Some(look),
+            Err(TryLockError::Poisoned(look)) => Some(look.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut look) = look {
             let now = self.clock.uptime();
             if now >= look.next {
                 look.next = now + EVERY;
