@@ -71,7 +71,7 @@ impl View {
         }
     }
 
-    /// Takes room for the wait, and ends it when the server leaves.
+    /// Takes room for the wait, and ends it when the server leaves or the caller is not known any more.
     pub(super) async fn waiting<T>(
         &self,
         asked: &Asked,
@@ -81,7 +81,12 @@ impl View {
             Wait::No => self.api.room().request()?,
             Wait::For(_) | Wait::Forever => self.take(Use::Wait)?,
         };
-        match self.api.shutdown().or(acquiring).await {
+        let acquired = tokio::select! {
+            biased;
+            acquired = self.api.shutdown().or(acquiring) => acquired,
+            fault = self.caller.gone() => return Err(fault),
+        };
+        match acquired {
             Some(acquired) => Ok(acquired?),
             None => Err(Fault::leaving()),
         }

@@ -49,20 +49,31 @@ fn leaving() -> Status {
     Fault::leaving().into()
 }
 
-/// A stream that ends when the server leaves, and keeps its room until then.
+/// A stream that ends when the server leaves or its caller is not known any more, and keeps its room
+/// until then.
 fn until_leaving<T: Send + 'static>(
     view: &View,
     room: Taken,
     stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Answers<T> {
-    let shutdown = view.api().shutdown().clone();
-    let end = async move { shutdown.leaving().await };
-    let ended = futures::stream::once(async { Err(leaving()) });
-    let stream = stream.map(move |item| {
-        let _room = &room;
-        item
+    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let end = Box::pin(async move {
+        tokio::select! {
+            () = shutdown.leaving() => leaving(),
+            fault = caller.gone() => fault.into(),
+        }
     });
-    Box::pin(stream.take_until(end).chain(ended))
+    let start = Some((Box::pin(stream), end, room));
+    Box::pin(futures::stream::unfold(start, |going| async move {
+        let (mut stream, mut end, room) = going?;
+        let item = tokio::select! {
+            biased;
+            status = &mut end => Err(status),
+            item = stream.next() => item.unwrap_or_else(|| Err(leaving())),
+        };
+        let going = item.is_ok().then_some((stream, end, room));
+        Some((item, going))
+    }))
 }
 
 /// What the caller of a request sees.
