@@ -12,13 +12,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::registry::Registry;
 use tenure::store::Store;
+use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
 use crate::auth::{Authenticator, Peer};
+use crate::metrics::{self, Metrics};
+use crate::ready::Readiness;
 use crate::{Fault, ServerLimits, Shutdown, grpc, http};
 
 /// A handshake that takes longer is given up.
@@ -79,14 +83,23 @@ impl Builder {
 
     /// A server, not yet listening.
     pub fn build(self) -> Result<Server, Fault> {
-        let api = Api::new(self.store, self.limits, self.shutdown)?;
+        let mut registry = Registry::default();
+        let store = self.store.with_metrics(StoreMetrics::register(&mut registry));
+        let api = Api::new(store, self.limits, self.shutdown)?;
+        let metrics = Metrics::new(registry, &api);
+        let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
         let gate = Gate { authenticator: self.authenticator };
-        let routes = grpc::routes(&api).map_err(refused)?.into_axum_router();
-        let router = routes
-            .merge(http::routes(&api))
-            .layer(middleware::from_fn_with_state(Arc::new(gate), admit));
-        Ok(Server { api, router, tls: self.tls, grace: self.grace })
+        // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
+        let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let router = calls
+            .merge(http::routes(&api, &metrics))
+            .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
+            .merge(health)
+            .merge(http::open_routes(&readiness))
+            .layer(middleware::from_fn_with_state(metrics.clone(), metrics::measure));
+        Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
     }
 }
 
@@ -94,6 +107,8 @@ impl Builder {
 pub struct Server {
     api: Api,
     router: Router,
+    metrics: Metrics,
+    readiness: Readiness,
     tls: Option<Arc<rustls::ServerConfig>>,
     grace: Duration,
 }
@@ -122,6 +137,7 @@ impl Server {
         let limits = self.api.room().limits();
         let connections = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
+        let looking = tokio::spawn(self.readiness.clone().run());
         let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
@@ -137,8 +153,9 @@ impl Server {
             let _ = stream.set_nodelay(true);
             let (router, acceptor) = (self.router.clone(), acceptor.clone());
             let watcher = graceful.watcher();
+            let counted = self.metrics.connection();
             tokio::spawn(async move {
-                let _place = place;
+                let _place = (place, counted);
                 if let Err(error) = connection(stream, address, acceptor, router, watcher).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -149,6 +166,7 @@ impl Server {
             tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
         }
         let _ = tokio::time::timeout(self.grace, self.api.settle()).await;
+        looking.abort();
         Ok(())
     }
 }
@@ -212,10 +230,8 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
 
 /// A refusal in the caller's own language.
 fn refuse(request: &Request, fault: Fault) -> Response {
-    let kind = request.headers().get(::http::header::CONTENT_TYPE);
-    let speaks_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if speaks_grpc {
+    if http::speaks_grpc(request.headers()) {
         return tonic::Status::from(fault).into_http();
     }
-    (fault.http_status(), fault.to_string()).into_response()
+    fault.into_response()
 }

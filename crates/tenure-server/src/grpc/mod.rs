@@ -5,9 +5,11 @@ mod store;
 use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::api::{Api, View};
 use crate::auth::Caller;
+use crate::ready::Readiness;
 
 /// All services on one port, with reflection and health.
 pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Error> {
@@ -20,6 +22,11 @@ pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Erro
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     Ok(Routes::new(store).add_service(reflection))
+}
+
+/// Health, which asks nobody who they are.
+pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
+    Routes::new(HealthServer::new(readiness.health()))
 }
 
 /// What the caller of a request sees.
