@@ -1,1 +1,90 @@
-//! Tenure over the wire.
+//! Tenure over the wire: the store contract against a running server.
+//!
+//! [`ServerStore`] is a store like any other, so leases, slots, elections and gates run over it
+//! unchanged. What it promises beyond that:
+//!
+//! - **Reconnects by itself**, to the next server of the list, and resumes watches where they were.
+//! - **Knows what it does not know**: a commit whose answer was lost is [`tenure::Error::Unknown`]; one
+//!   that certainly never left is [`tenure::Error::Unavailable`].
+//! - **One stream for everything small**: gets, commits and touches of all callers share one stream, many
+//!   to a message, so that a thousand callers cost little more than one.
+//! - **A thread of its own**: a blocked runtime starves no renewal.
+//!
+//! ```no_run
+//! # async fn example() -> tenure::Result<()> {
+//! use tenure::lease::{Coordinator, Terms};
+//! use tenure_client::ServerStore;
+//!
+//! let store = ServerStore::connect("http://127.0.0.1:8368").await?.into_store();
+//! let coordinator = Coordinator::new(store)?;
+//! let lease = coordinator.acquire(&"billing.nightly/close".parse()?, &Terms::new()).await?;
+//! # lease.release().await
+//! # }
+//! ```
+
+mod backend;
+mod error;
+mod exchange;
+mod link;
+mod options;
+mod pending;
+mod stream;
+mod watch;
+
+use std::sync::Arc;
+
+use tenure::store::home::Home;
+use tenure::store::{Capabilities, Store, WRITER_LEVEL};
+use tenure::{Error, Result};
+use tenure_proto::v1;
+
+pub use options::Options;
+
+use error::Fault;
+use link::Links;
+
+/// The name of this backend in errors.
+pub(crate) const BACKEND: &str = "server";
+
+/// A store behind a server.
+pub struct ServerStore {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) links: Arc<Links>,
+    pub(crate) exchange: exchange::Exchange,
+    /// Ends with the store, and everything that runs there with it.
+    _home: Arc<Home>,
+}
+
+impl ServerStore {
+    /// Connects to one server, or to the first of several that answers: `http://HOST:PORT`, or `https`,
+    /// more separated by commas.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::open(Options::new(url)?).await
+    }
+
+    /// Connects as the options say.
+    pub async fn open(options: Options) -> Result<Self> {
+        let home = Arc::new(Home::start(BACKEND)?);
+        let links = Links::new(options, Arc::clone(&home))?;
+        let asking = Arc::clone(&links);
+        let first = home.spawn(async move { capabilities(&asking).await });
+        let capabilities = first.await.map_err(|error| Error::unavailable(BACKEND, error))??;
+        let exchange = exchange::Exchange::start(&links, &home);
+        Ok(Self { capabilities, links, exchange, _home: home })
+    }
+
+    /// The store to program against.
+    pub fn into_store(self) -> Store {
+        Store::new(self)
+    }
+}
+
+/// What the store behind the server promises. The first call, so it tells whether there is a server.
+async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
+    let request = v1::CapabilitiesRequest { writer_level: WRITER_LEVEL };
+    let response = links.ask(|mut client| {
+        let request = links.request(request);
+        async move { client.capabilities(request).await }
+    });
+    response.await.map_err(Fault::of_read)?.try_into()
+}

@@ -3,6 +3,7 @@
 mod blocked;
 mod cas;
 mod commits;
+mod deeds;
 mod faults;
 mod fenced;
 mod gates;
@@ -19,6 +20,7 @@ mod processes;
 mod races;
 mod refusing;
 mod reopening;
+mod resuming;
 mod sharing;
 mod slots;
 mod tenures;
@@ -61,6 +63,8 @@ pub fn behaviours() -> Vec<Behaviour> {
         waiting::all(),
         slots::all(),
         sharing::all(),
+        deeds::all(),
+        resuming::all(),
         hooked::all(),
         gates::all(),
         refusing::all(),

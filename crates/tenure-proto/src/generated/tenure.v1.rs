@@ -121,7 +121,7 @@ pub struct GetResponse {
     #[prost(message, optional, tag = "1")]
     pub object: ::core::option::Option<Object>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListRequest {
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
@@ -135,15 +135,77 @@ pub struct ListRequest {
     pub until: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "5")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
-    /// For instance `app=web,tier!=test,zone in (a,b),owner,!old`.
+    /// For people: `app=web,tier!=test,zone in (a,b),owner,!old`.
     #[prost(string, tag = "6")]
     pub selector: ::prost::alloc::string::String,
+    /// For programs, and for labels that such a text cannot hold. Both must be met.
+    #[prost(message, repeated, tag = "9")]
+    pub requirements: ::prost::alloc::vec::Vec<Requirement>,
     /// The `next` of the page before.
     #[prost(string, optional, tag = "7")]
     pub after: ::core::option::Option<::prost::alloc::string::String>,
     /// Objects a page; 100 if 0.
     #[prost(uint32, tag = "8")]
     pub limit: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Requirement {
+    #[prost(string, tag = "1")]
+    pub label: ::prost::alloc::string::String,
+    #[prost(enumeration = "requirement::Is", tag = "2")]
+    pub is: i32,
+    #[prost(string, repeated, tag = "3")]
+    pub values: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Nested message and enum types in `Requirement`.
+pub mod requirement {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Is {
+        Unspecified = 0,
+        /// One of the values.
+        In = 1,
+        /// None of the values, or absent.
+        NotIn = 2,
+        Present = 3,
+        Absent = 4,
+    }
+    impl Is {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "IS_UNSPECIFIED",
+                Self::In => "IS_IN",
+                Self::NotIn => "IS_NOT_IN",
+                Self::Present => "IS_PRESENT",
+                Self::Absent => "IS_ABSENT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "IS_UNSPECIFIED" => Some(Self::Unspecified),
+                "IS_IN" => Some(Self::In),
+                "IS_NOT_IN" => Some(Self::NotIn),
+                "IS_PRESENT" => Some(Self::Present),
+                "IS_ABSENT" => Some(Self::Absent),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListResponse {
@@ -401,6 +463,10 @@ pub mod call {
 pub struct ExchangeResponse {
     #[prost(message, repeated, tag = "1")]
     pub answers: ::prost::alloc::vec::Vec<Answer>,
+    /// The server is about to end: send nothing more here, close your side, and go on elsewhere. What was
+    /// sent is still answered.
+    #[prost(bool, tag = "2")]
+    pub leaving: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answer {

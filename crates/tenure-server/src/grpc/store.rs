@@ -131,8 +131,8 @@ impl Store for Service {
     }
 }
 
-/// Works on the calls of a stream until its client closes it, or the server leaves; what was begun is
-/// finished and answered.
+/// Works on the calls of a stream until its client closes it. A server that leaves says so, and goes on
+/// until the client has closed its side: what was sent is answered.
 async fn exchange(
     view: View,
     mut incoming: Streaming<v1::ExchangeRequest>,
@@ -142,7 +142,7 @@ async fn exchange(
     let shutdown = view.api().shutdown().clone();
     let leaves = shutdown.leaving();
     tokio::pin!(leaves);
-    let mut open = true;
+    let (mut open, mut told) = (true, false);
     while open || !running.is_empty() {
         tokio::select! {
             biased;
@@ -151,7 +151,8 @@ async fn exchange(
                 while let Some(Some(answer)) = running.next().now_or_never() {
                     done.push(answer);
                 }
-                if answers.send(Ok(v1::ExchangeResponse { answers: done })).await.is_err() {
+                let message = v1::ExchangeResponse { answers: done, leaving: false };
+                if answers.send(Ok(message)).await.is_err() {
                     return;
                 }
             }
@@ -161,9 +162,12 @@ async fn exchange(
                 }
                 Ok(None) | Err(_) => open = false,
             },
-            () = &mut leaves, if open => {
-                open = false;
-                let _ = answers.send(Err(leaving())).await;
+            () = &mut leaves, if open && !told => {
+                told = true;
+                let message = v1::ExchangeResponse { answers: Vec::new(), leaving: true };
+                if answers.send(Ok(message)).await.is_err() {
+                    return;
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ use super::agent::Agent;
 use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts};
 use super::held::Held;
 use super::hooks::is_worth_asking_again;
+use super::reap::leaves_remains;
 use super::several::SeveralClaim;
 use super::take::{Attempt, Taken, adopt, take};
 use super::ticket::{Ticket, mark};
@@ -23,9 +24,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How one try ended.
 enum Tried {
     Held(Vec<Arc<Held>>),
+    /// This owner has it from before. Whatever place it had in line it still has.
+    Resumed(Vec<Arc<Held>>),
     Blocked,
     /// The store has forgotten our place in line.
     Gone,
+    /// Nothing was tried.
+    Idle,
 }
 
 /// Acquires what is claimed, on these terms.
@@ -37,8 +42,8 @@ pub(crate) async fn acquire(
     terms.check(&agent.options)?;
     if terms.wait == Wait::No {
         return match try_once(agent, claim, terms, None).await? {
-            Tried::Held(held) => Ok(held),
-            Tried::Blocked | Tried::Gone => Err(held_error(agent, claim).await),
+            Tried::Held(held) | Tried::Resumed(held) => Ok(held),
+            Tried::Blocked | Tried::Gone | Tried::Idle => Err(held_error(agent, claim).await),
         };
     }
     bounded(agent, claim, terms, wait(agent, claim, terms)).await
@@ -72,7 +77,7 @@ async fn bounded(
         Some(deadline) => tokio::select! {
             biased;
             answer = waiting => answer,
-            () = agent.clock.sleep_until(deadline) => Err(held_error(agent, claim).await),
+            () = agent.clock.sleep_until(deadline) => over(agent, claim, terms).await,
         },
     };
     let waited = agent.clock.uptime().saturating_sub(start);
@@ -82,12 +87,22 @@ async fn bounded(
     answer
 }
 
+/// The wait is over. What was given up may have been granted at the last moment.
+async fn over(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
+    if terms.resume
+        && let Some(held) = resume(agent, claim, terms).await?
+    {
+        return Ok(held);
+    }
+    Err(held_error(agent, claim).await)
+}
+
 /// Tries, and queues up until it succeeds.
 async fn wait(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
     loop {
         match try_once(agent, claim, terms, None).await {
-            Ok(Tried::Held(held)) => return Ok(held),
-            Ok(Tried::Blocked | Tried::Gone) => break,
+            Ok(Tried::Held(held) | Tried::Resumed(held)) => return Ok(held),
+            Ok(Tried::Blocked | Tried::Gone | Tried::Idle) => break,
             Err(error) => pause(agent, error).await?,
         }
     }
@@ -125,7 +140,8 @@ enum Moved {
 }
 
 async fn move_on(agent: &Arc<Agent>, claim: &SeveralClaim<'_>, terms: &Terms) -> Result<Moved> {
-    if let Tried::Held(held) = try_once(agent, claim, terms, None).await? {
+    let tried = try_once(agent, claim, terms, None).await?;
+    if let Tried::Held(held) | Tried::Resumed(held) = tried {
         return Ok(Moved::Held(held));
     }
     // Without a holder in the way, it is those who wait in this line.
@@ -148,15 +164,28 @@ async fn in_line(
     ticket: Ticket,
 ) -> Result<Option<Vec<Arc<Held>>>> {
     loop {
-        let tried = match ticket.cue().await {
-            Cue::Try => try_once(agent, claim, terms, Some(&ticket)).await,
-            Cue::Gone => Ok(Tried::Gone),
+        let cue = tokio::select! {
+            biased;
+            cue = ticket.cue() => Some(cue),
+            () = ticket.served() => None,
+        };
+        let tried = match cue {
+            Some(Cue::Try) => try_once(agent, claim, terms, Some(&ticket)).await,
+            Some(Cue::Gone) => Ok(Tried::Gone),
+            // It is not our turn, so this is a look and no attempt.
+            None => match resume(agent, claim, terms).await {
+                Ok(held) => held.map_or(Ok(Tried::Idle), |held| Ok(Tried::Resumed(held))),
+                Err(error) => pause(agent, error).await.map(|()| Tried::Idle),
+            },
         };
         match tried {
             Ok(Tried::Held(held)) => {
                 ticket.done(claim.has_more());
                 return Ok(Some(held));
             }
+            // Dropping the ticket leaves the line, and lets the next in it see for itself.
+            Ok(Tried::Resumed(held)) => return Ok(Some(held)),
+            Ok(Tried::Idle) => {}
             Ok(Tried::Blocked) => match claim.whereabouts(agent).await {
                 Ok(Whereabouts::Here) => ticket.stay(look_again(agent, claim).await),
                 Ok(Whereabouts::Elsewhere) => return Ok(None),
@@ -185,8 +214,7 @@ async fn granted(
     ticket: &Ticket,
 ) -> Result<Option<Vec<Arc<Held>>>> {
     let Some(info) = claim.granted(agent, &ticket.nonce).await? else { return Ok(None) };
-    let held = adopt(agent, info, terms, &ticket.nonce).await?;
-    Ok(held.map(|held| vec![held]))
+    adopt(agent, vec![info], terms, terms.reapable).await
 }
 
 /// Waits a moment if the error says that it may help; else passes it on.
@@ -217,8 +245,50 @@ async fn look_again(agent: &Agent, claim: &dyn Claim) -> Duration {
     agent.clock.uptime() + left.min(agent.options.poll_every)
 }
 
-/// One try: plans, commits, and plans again while only the plan was at fault.
+/// One try, with a look at what this owner has already if the terms ask for it.
 async fn try_once(
+    agent: &Arc<Agent>,
+    claim: &dyn Claim,
+    terms: &Terms,
+    ticket: Option<&Ticket>,
+) -> Result<Tried> {
+    // Where the store would not refuse a second one, it has to be found before one is taken.
+    if terms.resume
+        && claim.may_be_had_twice()
+        && let Some(held) = resume(agent, claim, terms).await?
+    {
+        return Ok(Tried::Resumed(held));
+    }
+    let tried = try_taking(agent, claim, terms, ticket).await?;
+    if terms.resume
+        && matches!(tried, Tried::Blocked)
+        && let Some(held) = resume(agent, claim, terms).await?
+    {
+        return Ok(Tried::Resumed(held));
+    }
+    Ok(tried)
+}
+
+/// Holds what this owner has already.
+async fn resume(
+    agent: &Arc<Agent>,
+    claim: &dyn Claim,
+    terms: &Terms,
+) -> Result<Option<Vec<Arc<Held>>>> {
+    for _ in 0..REPLANS {
+        let owned = claim.owned(agent, terms.owner_or(&agent.owner)).await?;
+        let Some(first) = owned.first() else { return Ok(None) };
+        let reapable = terms.reapable || leaves_remains(agent, first).await?;
+        if let Some(held) = adopt(agent, owned, terms, reapable).await? {
+            return Ok(Some(held));
+        }
+        // Somebody else renewed it at the same moment, or it ended.
+    }
+    Ok(None)
+}
+
+/// One try: plans, commits, and plans again while only the plan was at fault.
+async fn try_taking(
     agent: &Arc<Agent>,
     claim: &dyn Claim,
     terms: &Terms,

@@ -136,7 +136,7 @@ impl Agent {
         self.metrics.acquired.inc();
         self.metrics.held.inc();
         tracing::info!(
-            lease = %held.key.id, holder = %self.owner, token = held.token, "acquired"
+            lease = %held.key.id, holder = %held.owner, token = held.token, "acquired"
         );
         self.renew_at(held, held.timing.due(sent));
     }
@@ -155,12 +155,29 @@ impl Agent {
         }
         self.metrics.held.dec();
         self.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
-        let (lease, holder, token) = (&held.key.id, &self.owner, held.token);
+        let (lease, holder, token) = (&held.key.id, &held.owner, held.token);
         if loss.is_voluntary() {
             tracing::info!(%lease, %holder, token, "{loss}");
         } else {
             tracing::warn!(%lease, %holder, token, "lost: {loss}");
         }
+    }
+
+    /// Whoever holds it renews it elsewhere from now on: nothing has ended, and nothing is ours.
+    pub(crate) fn detach(&self, held: &Held) {
+        held.leave();
+        self.stop_renewing(held);
+        // Nobody is left to be told; this keeps a renewal that is under way from ending it again.
+        if held.lose(Loss::Released) {
+            self.metrics.held.dec();
+            let (lease, holder) = (&held.key.id, &held.owner);
+            tracing::debug!(%lease, %holder, token = held.token, "renewed elsewhere from now on");
+        }
+    }
+
+    /// Callers in line.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lines().waiting
     }
 
     // ---- lines -----------------------------------------------------------------------------------

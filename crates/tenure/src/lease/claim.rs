@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::Scope;
 use super::agent::Agent;
 use super::record::{LeaseInfo, lease_key};
+use super::{Owner, Scope};
 use crate::store::Commit;
 use crate::{Error, Key, Result};
 
@@ -31,6 +31,17 @@ pub(crate) trait Claim: Send + Sync {
     /// Whether a hand-over can satisfy it.
     fn accepts_hand_over(&self) -> bool {
         true
+    }
+
+    /// Whether one owner may have it twice: its own lease does not stand in its way then.
+    fn may_be_had_twice(&self) -> bool {
+        false
+    }
+
+    /// What this owner has of it already; all that the claim would take, or nothing.
+    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+        let holder = self.blocker(agent).await?;
+        Ok(holder.into_iter().filter(|info| info.holder == *owner).collect())
     }
 
     /// Where to wait for what was in the way a moment ago.

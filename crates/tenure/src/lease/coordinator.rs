@@ -302,6 +302,11 @@ impl Coordinator {
         self.agent.tied_up().await;
     }
 
+    /// How many callers are in line.
+    pub fn waiting(&self) -> usize {
+        self.agent.waiting()
+    }
+
     /// How many leases are being renewed.
     pub fn held(&self) -> usize {
         self.agent.scheduled()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::agent::Agent;
 use super::held::Held;
 use super::release::{self, Outcome};
-use super::{Loss, Metadata, Owner, heartbeat, renewal};
+use super::{Deed, Loss, Metadata, Owner, heartbeat, renewal};
 use crate::store::Fence;
 use crate::{Error, Result};
 
@@ -47,7 +47,7 @@ impl Lease {
 
     /// Who holds it.
     pub fn owner(&self) -> &Owner {
-        &self.agent.owner
+        &self.held.owner
     }
 
     /// The fencing token: greater than that of every earlier holder of this scope.
@@ -153,7 +153,7 @@ impl Lease {
         }
         let before = std::mem::replace(&mut self.held.state().metadata, metadata);
         let sent = self.agent.clock.uptime();
-        match self.agent.store.commit(heartbeat::same_again(&self.agent, &self.held)).await {
+        match self.agent.store.commit(heartbeat::same_again(&self.held)).await {
             Ok(committed) => {
                 if let Some(result) = committed.first_put() {
                     self.held.renewed(sent, result.revision);
@@ -195,6 +195,25 @@ impl Lease {
     /// Lets go with an error, which the hook gets to see in the same commit.
     pub async fn release_fail(self, error: &str) -> Result<()> {
         release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Fail(error)).await
+    }
+
+    /// Stops renewing it here and hands out its deed, with which it is renewed and released through
+    /// any [`super::Coordinator`] on the same store. It is not released. Hooks stay behind: whoever
+    /// has the deed changes the lease alone.
+    pub fn detach(self) -> Deed {
+        let remaining = self.remaining();
+        self.agent.detach(&self.held);
+        Deed {
+            id: self.held.key.id.clone(),
+            line: self.line.to_string(),
+            owner: self.held.owner.clone(),
+            token: self.held.token,
+            nonce: self.held.nonce.to_string(),
+            revision: self.held.state().revision,
+            ttl: self.held.timing.ttl,
+            reapable: self.held.reapable,
+            remaining,
+        }
     }
 
     /// Passes the lease on to somebody who waits for it, by name or by `name#nonce`, after the work

@@ -8,10 +8,10 @@ use crate::store::{Commit, Expect, Put, Touched};
 use crate::{Error, Result};
 
 /// The put that starts a lease's life anew and changes nothing about it.
-pub(crate) fn same_again(agent: &Agent, held: &Held) -> Put {
+pub(crate) fn same_again(held: &Held) -> Put {
     let record = LeaseRecord {
-        holder: agent.owner.name().into(),
-        start: agent.owner.start().into(),
+        holder: held.owner.name().into(),
+        start: held.owner.start().into(),
         nonce: held.nonce.to_string(),
         acquired_at_ms: held.acquired_at_ms,
         metadata: held.metadata(),
@@ -26,12 +26,12 @@ pub(crate) async fn with_hooks(agent: &Agent, held: &Held, hooks: &dyn Hooks) ->
     let subject = Subject {
         id: &held.key.id,
         nonce: &held.nonce,
-        holder: &agent.owner,
+        holder: &held.owner,
         token: Some(held.token),
     };
     let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     hooks.will_heartbeat(subject, &mut draft).await?;
-    let commit = Commit::from(same_again(agent, held)).and(draft.commit);
+    let commit = Commit::from(same_again(held)).and(draft.commit);
     match agent.store.commit(commit).await?.first_put() {
         Some(result) => Ok(Touched { revision: result.revision, ttl: held.timing.ttl }),
         None => Err(Error::unknown(agent.backend(), "the store did not say what it wrote")),

@@ -6,13 +6,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::schedule::Slot;
-use super::{Hooks, Loss, Metadata, Timing};
+use super::{Hooks, Loss, Metadata, Owner, Timing};
 use crate::{Error, Key};
 
 /// One lease that was granted to us.
 pub(crate) struct Held {
     /// The lease object.
     pub(crate) key: Key,
+    /// On whose behalf it is held.
+    pub(crate) owner: Owner,
     /// Unique to this acquisition.
     pub(crate) nonce: Arc<str>,
     /// Greater than that of every earlier holder.
@@ -47,6 +49,7 @@ pub(crate) struct State {
 /// What it takes to hold something.
 pub(crate) struct Grant {
     pub(crate) key: Key,
+    pub(crate) owner: Owner,
     pub(crate) nonce: Arc<str>,
     pub(crate) token: u64,
     pub(crate) revision: u64,
@@ -72,6 +75,7 @@ impl Held {
         };
         Arc::new(Self {
             key: grant.key,
+            owner: grant.owner,
             nonce: grant.nonce,
             token: grant.token,
             timing: grant.timing,

@@ -4,15 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
+use super::Owner;
 use super::line::{Line, Next};
-use super::record::{LEASE, WAITER, tagged, untagged};
+use super::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
 use super::turn::Turn;
+use crate::Object;
 use crate::store::{Batch, Event};
 
 /// The nonce of the note that a group of slots was resized: whoever waits should try.
 pub(crate) const RESIZED: &str = "resized";
 /// The line of those who read or write a scope is tagged with this.
 pub(crate) const SHARED: &str = "shared";
+
+/// Somebody who waits on behalf of an owner that may be served elsewhere.
+struct Resuming {
+    owner: Owner,
+    served: Arc<Notify>,
+}
 
 /// The lines, by name.
 #[derive(Default)]
@@ -23,6 +33,10 @@ pub(crate) struct Lines {
     /// Lines whose waiters in other processes have to be listed.
     unsynced: BTreeSet<Arc<str>>,
     listings: u64,
+    /// Waiters of ours that want to hear if their owner gets what they wait for, by line and nonce.
+    resuming: BTreeMap<(Arc<str>, Arc<str>), Resuming>,
+    /// Waiters of ours, in all lines.
+    pub(crate) waiting: usize,
     /// News arrives, so that lines can be joined.
     pub(crate) open: bool,
     /// Somebody works for the lines.
@@ -37,11 +51,25 @@ impl Lines {
         nonce: &Arc<str>,
         now: Duration,
     ) -> Arc<Turn> {
+        self.waiting += 1;
         self.listings += 1;
         let listing = self.listings;
         let new = || Line::new(now, listing);
         let line = self.lines.entry(Arc::clone(name)).or_insert_with(new);
         line.announce(nonce)
+    }
+
+    /// A waiter of ours wants to hear if its owner gets what it waits for, by another request.
+    pub(crate) fn resumes(
+        &mut self,
+        name: &Arc<str>,
+        nonce: &Arc<str>,
+        owner: &Owner,
+    ) -> Arc<Notify> {
+        let served = Arc::<Notify>::default();
+        let key = (Arc::clone(name), Arc::clone(nonce));
+        self.resuming.insert(key, Resuming { owner: owner.clone(), served: Arc::clone(&served) });
+        served
     }
 
     /// A waiter of ours has joined: at this place, or locally where the store keeps no line.
@@ -56,8 +84,10 @@ impl Lines {
         }
     }
 
-    /// A waiter of ours is gone.
-    pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &str) {
+    /// A waiter of ours is gone; each says so once.
+    pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &Arc<str>) {
+        self.resuming.remove(&(Arc::clone(name), Arc::clone(nonce)));
+        self.waiting = self.waiting.saturating_sub(1);
         let Some(line) = self.lines.get_mut(name) else { return };
         if line.leave(nonce) {
             self.lines.remove(name);
@@ -172,7 +202,22 @@ impl Lines {
             } else if *name == *id {
                 line.busy(recheck);
             }
+            if let Event::Put(object) = event {
+                self.hear_holder(&name, object);
+            }
             self.step(&name, now);
+        }
+    }
+
+    fn hear_holder(&self, name: &Arc<str>, lease: &Object) {
+        let from = (Arc::clone(name), Arc::from(""));
+        let mut here = self.resuming.range(from..).take_while(|((line, _), _)| line == name);
+        let Some(first) = here.next() else { return };
+        let Ok(record) = decode::<LeaseRecord>(lease, "") else { return };
+        for (_, Resuming { owner, served }) in std::iter::once(first).chain(here) {
+            if *record.holder == *owner.name() && *record.start == *owner.start() {
+                served.notify_one();
+            }
         }
     }
 

@@ -38,6 +38,8 @@ mod claim;
 mod coordinator;
 #[cfg(test)]
 mod crowd_tests;
+mod deed;
+mod deeds;
 mod election;
 #[cfg(feature = "flaws")]
 mod flaw;
@@ -71,6 +73,7 @@ mod turn;
 mod usher;
 
 pub use coordinator::{Builder, Coordinator, LeaseEvent, Status};
+pub use deed::{Deed, Renewed};
 pub use election::Election;
 #[cfg(feature = "flaws")]
 pub use flaw::Flaw;
@@ -88,6 +91,7 @@ pub use record::{
     LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER, WaiterInfo,
     WaiterRecord, lease_key,
 };
+pub use release::Outcome as ReleaseOutcome;
 pub use scope::{Namespace, Scope};
 pub use several::{Leases, MAX_SCOPES};
 pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots};

@@ -11,12 +11,20 @@ use std::time::Duration;
 use super::Owner;
 use super::agent::Agent;
 use super::hooks::{Draft, ReapHook, is_worth_asking_again};
-use super::record::{LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, untagged};
+use super::record::{
+    LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
+};
 use crate::store::{Capability, Commit, Expect, Query};
-use crate::{Error, Object, Result};
+use crate::{Error, Key, Object, Result};
 
 /// A hook that meets a conflict is asked again, so often.
 const ATTEMPTS: u32 = 5;
+
+/// Whether this lease leaves something to reap.
+pub(crate) async fn leaves_remains(agent: &Agent, lease: &LeaseInfo) -> Result<bool> {
+    let remains = Key::new(REMAINS, tagged(&lease.id, &lease.nonce));
+    Ok(agent.multi() && agent.store.get(&remains).await?.is_some())
+}
 
 /// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
 /// told when they are done. A store that cannot be reached ends it at once.

@@ -23,11 +23,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const REMEMBER: Duration = Duration::from_secs(600);
 
 /// With what a lease is released.
-#[derive(Clone, Copy)]
-pub(crate) enum Outcome<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<'a> {
     /// Nothing in particular; hooks are not asked.
     Plain,
+    /// A value, for the hook.
     Ok(&'a [u8]),
+    /// An error, for the hook.
     Fail(&'a str),
 }
 
@@ -80,7 +82,7 @@ async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> R
     for held in leases {
         let Some(hooks) = &held.hooks else { continue };
         let (id, nonce) = (&*held.key.id, &*held.nonce);
-        let lease = Subject { id, nonce, holder: &agent.owner, token: Some(held.token) };
+        let lease = Subject { id, nonce, holder: &held.owner, token: Some(held.token) };
         match outcome {
             Outcome::Plain => {}
             Outcome::Ok(value) => hooks.will_release_ok(lease, value, &mut draft).await?,
@@ -90,7 +92,12 @@ async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> R
     Ok(deletion(agent, leases).and(draft.commit))
 }
 
-async fn try_release(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<()> {
+/// Lets go of leases in the store, whoever keeps account of them.
+pub(crate) async fn try_release(
+    agent: &Agent,
+    leases: &[Arc<Held>],
+    outcome: Outcome<'_>,
+) -> Result<()> {
     let hooked =
         !matches!(outcome, Outcome::Plain) && leases.iter().any(|held| held.hooks.is_some());
     let mut last = None;
@@ -176,6 +183,48 @@ pub(crate) async fn hand_over(
     if let Some(loss) = held.ended(agent.clock.uptime()) {
         return Err(held.lost(&loss));
     }
+    let (commit, to) = compose_hand_over(agent, held, line, successor).await?;
+    agent.stop_renewing(held);
+    match pass_on(agent, held, commit, &to).await {
+        Ok(()) => {
+            held.leave();
+            agent.end(held, Loss::HandedOver { to });
+            Ok(())
+        }
+        Err(error) if error.is_unknown() => {
+            // It may still arrive, at any time: nobody can hold what may be passed on behind its back.
+            let _ = release(agent, &[Arc::clone(held)], Outcome::Plain).await;
+            Err(error)
+        }
+        Err(error) => {
+            agent.renew_at(held, agent.clock.uptime());
+            Err(error)
+        }
+    }
+}
+
+/// Sends a hand-over, and finds out how it went if nobody says so.
+pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit, to: &str) -> Result<()> {
+    match agent.store.commit(commit).await {
+        Ok(committed) => {
+            debug_assert!(matches!(committed.writes.first(), Some(Written::Put(_))));
+            Ok(())
+        }
+        Err(error) if error.is_unknown() => match found(agent, held).await {
+            Ok(Found::Ended(Loss::Taken { by, .. })) if by == to => Ok(()),
+            _ => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// The commit that passes a lease on to whoever is called so in this line, and who that is.
+pub(crate) async fn compose_hand_over(
+    agent: &Agent,
+    held: &Held,
+    line: &str,
+    successor: &str,
+) -> Result<(Commit, String)> {
     let Some((waiter, place, record)) = find_waiter(agent, line, successor).await? else {
         return Err(Error::invalid(
             format!("successor {successor:?}"),
@@ -204,35 +253,7 @@ pub(crate) async fn hand_over(
         let id = tagged(&held.key.id, &nonce);
         commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
     }
-    agent.stop_renewing(held);
-    let to = format!("{}#{}", record.holder, record.start);
-    match agent.store.commit(commit).await {
-        Ok(committed) => {
-            debug_assert!(matches!(committed.writes.first(), Some(Written::Put(_))));
-            held.leave();
-            agent.end(held, Loss::HandedOver { to });
-            Ok(())
-        }
-        Err(error) => settle_hand_over(agent, held, to, error).await,
-    }
-}
-
-/// A hand-over that failed or whose outcome is unknown: still ours, or passed on after all.
-async fn settle_hand_over(agent: &Agent, held: &Arc<Held>, to: String, error: Error) -> Result<()> {
-    if error.is_unknown() {
-        if let Ok(Found::Ended(Loss::Taken { by, .. })) = found(agent, held).await
-            && by == to
-        {
-            held.leave();
-            agent.end(held, Loss::HandedOver { to });
-            return Ok(());
-        }
-        // It may still arrive, at any time: nobody can hold what may be passed on behind its back.
-        let _ = release(agent, &[Arc::clone(held)], Outcome::Plain).await;
-        return Err(error);
-    }
-    agent.renew_at(held, agent.clock.uptime());
-    Err(error)
+    Ok((commit, format!("{}#{}", record.holder, record.start)))
 }
 
 async fn find_waiter(

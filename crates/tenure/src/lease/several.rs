@@ -12,7 +12,7 @@ use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts, read};
 use super::handle::Lease;
 use super::record::lease_key;
 use super::release::{self, Outcome};
-use super::{Coordinator, LeaseInfo, Loss, Scope, Terms, acquire};
+use super::{Coordinator, LeaseInfo, Loss, Owner, Scope, Terms, acquire};
 use crate::store::{Capability, Commit};
 use crate::{Error, Key, Result};
 
@@ -60,6 +60,11 @@ impl Leases {
     /// The leases, in order of their scopes.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.iter()
+    }
+
+    /// The leases, each for itself.
+    pub fn into_leases(self) -> Vec<Lease> {
+        self.leases
     }
 
     /// Whether all of them are held.
@@ -134,6 +139,20 @@ impl Claim for SeveralClaim<'_> {
 
     async fn granted(&self, _agent: &Agent, _nonce: &str) -> Result<Option<LeaseInfo>> {
         Ok(None)
+    }
+
+    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+        let mut owned: Vec<LeaseInfo> = Vec::new();
+        for key in self.keys {
+            let together = |info: &LeaseInfo| {
+                info.holder == *owner && owned.first().is_none_or(|first| first.nonce == info.nonce)
+            };
+            match read(agent, key).await?.filter(together) {
+                Some(info) => owned.push(info),
+                None => return Ok(Vec::new()),
+            }
+        }
+        Ok(owned)
     }
 
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {

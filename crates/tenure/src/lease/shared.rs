@@ -16,7 +16,7 @@ use super::agent::Agent;
 use super::claim::{Asked, Claim, Plan, Verdict, read};
 use super::lines::SHARED;
 use super::record::{LEASE, READERS, tagged};
-use super::{Coordinator, Lease, LeaseInfo, Scope, Terms, acquire};
+use super::{Coordinator, Lease, LeaseInfo, Owner, Scope, Terms, acquire};
 use crate::store::{Capability, Commit, Expect, Put, Query};
 use crate::{Error, Key, Result};
 
@@ -134,6 +134,25 @@ impl Claim for SharedClaim {
 
     fn has_more(&self) -> bool {
         self.mode == Mode::Read
+    }
+
+    fn may_be_had_twice(&self) -> bool {
+        self.mode == Mode::Read
+    }
+
+    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+        if self.mode == Mode::Write {
+            let writer = read(agent, &self.writer()).await?;
+            return Ok(writer.into_iter().filter(|info| info.holder == *owner).collect());
+        }
+        let query = Query::new(LEASE).prefix(format!("{}#read-", self.scope));
+        for object in agent.store.list_all(&query).await? {
+            let info = LeaseInfo::read(&object, agent.backend())?;
+            if info.holder == *owner {
+                return Ok(vec![info]);
+            }
+        }
+        Ok(Vec::new())
     }
 
     fn accepts_hand_over(&self) -> bool {

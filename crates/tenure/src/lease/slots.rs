@@ -17,7 +17,7 @@ use super::agent::Agent;
 use super::claim::{Asked, Claim, Plan, Verdict};
 use super::lines::RESIZED;
 use super::record::{LEASE, SLOTS, WAITER, decode, encode, tagged};
-use super::{Coordinator, Lease, LeaseInfo, Namespace, Terms, WaiterInfo, acquire};
+use super::{Coordinator, Lease, LeaseInfo, Namespace, Owner, Terms, WaiterInfo, acquire};
 use crate::random::below;
 use crate::store::{Capability, Commit, Expect, Put, Query};
 use crate::{Error, Key, Object, Result};
@@ -288,6 +288,23 @@ impl Claim for SlotClaim {
 
     fn has_more(&self) -> bool {
         true
+    }
+
+    fn may_be_had_twice(&self) -> bool {
+        true
+    }
+
+    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+        let mut owned = None;
+        for (_, object) in held_slots(agent, &self.group).await? {
+            let info = LeaseInfo::read(&object, agent.backend())?;
+            // The one it got last, if an answer that was lost has left it with more.
+            let newer = owned.as_ref().is_none_or(|known: &LeaseInfo| info.token > known.token);
+            if info.holder == *owner && newer {
+                owned = Some(info);
+            }
+        }
+        Ok(owned.into_iter().collect())
     }
 
     async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>> {

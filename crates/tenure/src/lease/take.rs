@@ -7,7 +7,7 @@ use super::agent::Agent;
 use super::claim::read;
 use super::held::{Grant, Held};
 use super::hooks::{Draft, Subject};
-use super::record::{LeaseRecord, REMAINS, RemainsRecord, encode, tagged};
+use super::record::{LEASE, LeaseRecord, REMAINS, RemainsRecord, encode, tagged};
 use super::{LeaseInfo, Terms, Timing, renewal};
 use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
 use crate::{Error, Key, Result};
@@ -38,8 +38,9 @@ pub(crate) struct Attempt<'a> {
 pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Taken> {
     let timing = attempt.terms.timing(&agent.options, agent.store.capabilities());
     let acquired_at_ms = agent.clock.wall_ms();
+    let owner = attempt.terms.owner_or(&agent.owner);
     let commit = compose(agent, &attempt, timing, acquired_at_ms).await?;
-    let unsettled = Unsettled::new(agent, attempt.leases, attempt.nonce);
+    let unsettled = Unsettled::new(agent, &attempt);
     let sent = agent.clock.uptime();
     let grants = match agent.store.commit(commit).await {
         Ok(committed) => numbers(agent, &committed, attempt.leases.len())?,
@@ -63,6 +64,7 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
         .map(|(key, (token, revision))| {
             Held::new(Grant {
                 key: key.clone(),
+                owner: owner.clone(),
                 nonce: Arc::clone(attempt.nonce),
                 token,
                 revision,
@@ -89,9 +91,10 @@ async fn compose(
     timing: Timing,
     acquired_at_ms: i64,
 ) -> Result<Commit> {
+    let owner = attempt.terms.owner_or(&agent.owner);
     let record = LeaseRecord {
-        holder: agent.owner.name().into(),
-        start: agent.owner.start().into(),
+        holder: owner.name().into(),
+        start: owner.start().into(),
         nonce: attempt.nonce.to_string(),
         acquired_at_ms,
         metadata: attempt.terms.metadata.clone(),
@@ -113,7 +116,7 @@ async fn compose(
     let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     if let Some(hooks) = &attempt.terms.hooks {
         for key in attempt.leases {
-            let (id, nonce, holder) = (&key.id, attempt.nonce, &agent.owner);
+            let (id, nonce, holder) = (&key.id, attempt.nonce, owner);
             hooks.will_insert(Subject { id, nonce, holder, token: None }, &mut draft).await?;
         }
     }
@@ -203,38 +206,48 @@ async fn in_time(agent: &Arc<Agent>, held: &mut [Arc<Held>], sent: Duration) -> 
     Ok(now)
 }
 
-/// A hand-over has granted us a lease that we waited for: make sure of it, and hold it.
+/// The store says that these are ours: a hand-over has granted what we waited for, or an earlier
+/// acquisition of which nobody heard. Makes sure of them and holds them, all or none.
 pub(crate) async fn adopt(
     agent: &Arc<Agent>,
-    info: LeaseInfo,
+    infos: Vec<LeaseInfo>,
     terms: &Terms,
-    nonce: &Arc<str>,
-) -> Result<Option<Arc<Held>>> {
+    reapable: bool,
+) -> Result<Option<Vec<Arc<Held>>>> {
     let timing = terms.timing(&agent.options, agent.store.capabilities());
-    let key = Key::new(super::record::LEASE, info.id.clone());
     let sent = agent.clock.uptime();
-    // Its life began when the holder before us handed it over, by no clock of ours: renew it, and
-    // count from there.
-    let touch = Touch { key: key.clone(), revision: info.revision, ttl: timing.ttl };
-    let touched = agent.store.touch(vec![touch]).await?;
-    let Some(Ok(touched)) = touched.into_iter().next() else { return Ok(None) };
-    let held = Held::new(Grant {
-        key,
-        nonce: Arc::clone(nonce),
-        token: info.token,
-        revision: touched.revision,
-        timing,
-        sent,
-        reapable: terms.reapable,
-        hooks: terms.hooks.clone(),
-        metadata: info.metadata,
-        acquired_at_ms: info.acquired_at_ms,
-    });
-    if agent.clock.uptime() >= held.state().valid_until {
+    // Their lives began by no clock of ours: renew them, and count from there.
+    let touch = |info: &LeaseInfo| Touch {
+        key: Key::new(LEASE, info.id.clone()),
+        revision: info.revision,
+        ttl: timing.ttl,
+    };
+    let touched = agent.store.touch(infos.iter().map(touch).collect()).await?;
+    let mut adopted = Vec::new();
+    for (info, touched) in infos.into_iter().zip(touched) {
+        let Ok(touched) = touched else { return Ok(None) };
+        adopted.push(Held::new(Grant {
+            key: Key::new(LEASE, info.id),
+            owner: info.holder,
+            nonce: info.nonce.into(),
+            token: info.token,
+            revision: touched.revision,
+            timing,
+            sent,
+            reapable,
+            hooks: terms.hooks.clone(),
+            metadata: info.metadata,
+            acquired_at_ms: info.acquired_at_ms,
+        }));
+    }
+    let late = agent.clock.uptime();
+    if adopted.iter().any(|held| late >= held.state().valid_until) {
         return Ok(None);
     }
-    agent.began(&held, sent);
-    Ok(Some(held))
+    for held in &adopted {
+        agent.began(held, sent);
+    }
+    Ok(Some(adopted))
 }
 
 /// Looks after a commit of which nobody will hear the outcome: the caller went away, or gave up. If
@@ -247,9 +260,10 @@ struct Unsettled {
 }
 
 impl Unsettled {
-    fn new(agent: &Arc<Agent>, leases: &[Key], nonce: &Arc<str>) -> Self {
-        let (agent, nonce) = (Arc::clone(agent), Arc::clone(nonce));
-        Self { agent, leases: leases.to_vec(), nonce, settled: false }
+    fn new(agent: &Arc<Agent>, attempt: &Attempt<'_>) -> Self {
+        let (agent, nonce) = (Arc::clone(agent), Arc::clone(attempt.nonce));
+        // Whoever may ask again gets this very lease then; to let go of it would be to take it away.
+        Self { agent, leases: attempt.leases.to_vec(), nonce, settled: attempt.terms.resume }
     }
 
     fn settle(mut self) {

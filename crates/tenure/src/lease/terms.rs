@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hooks, Metadata, Options, Timing};
+use super::{Hooks, Metadata, Options, Owner, Timing};
 use crate::store::Capabilities;
 use crate::{Error, Result};
 
@@ -60,6 +60,8 @@ pub struct Terms {
     pub(crate) metadata: Metadata,
     pub(crate) hooks: Option<Arc<dyn Hooks>>,
     pub(crate) reapable: bool,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) resume: bool,
 }
 
 impl Terms {
@@ -116,6 +118,33 @@ impl Terms {
         self
     }
 
+    /// Holds it on behalf of this owner instead of the coordinator's own: for a server whose callers
+    /// are elsewhere. See [`super::Deed`].
+    #[must_use]
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// If this very owner (name and nonce) holds it already, that lease is the answer, its life
+    /// started anew: whoever did not hear the answer asks again and gets the same token. For slots
+    /// it is the slot that the owner has, for several scopes all of them if they were acquired
+    /// together. Its metadata stays as it was.
+    ///
+    /// What was acquired on such terms stays until it expires if the caller went away before it was
+    /// told: it may ask again. Two handles of one lease each renew it, and whichever lets go first
+    /// ends it for both, so the earlier one should have been detached.
+    #[must_use]
+    pub fn resume(mut self) -> Self {
+        self.resume = true;
+        self
+    }
+
+    /// On whose behalf, if the coordinator is this one.
+    pub(crate) fn owner_or<'a>(&'a self, coordinator: &'a Owner) -> &'a Owner {
+        self.owner.as_ref().unwrap_or(coordinator)
+    }
+
     /// The life asked for.
     pub(crate) fn life(&self, options: &Options) -> Duration {
         self.ttl.unwrap_or(options.ttl)
@@ -123,14 +152,7 @@ impl Terms {
 
     /// A life that leaves time to renew it.
     pub(crate) fn check(&self, options: &Options) -> Result<()> {
-        let life = self.life(options);
-        if life < LIFE_MIN {
-            return Err(Error::invalid(
-                format!("a lease's life of {life:?}"),
-                format!("a renewal could not be answered in time; ask for {LIFE_MIN:?} or more"),
-            ));
-        }
-        Ok(())
+        check_life(self.life(options))
     }
 
     /// The times that will hold on this store.
@@ -141,6 +163,17 @@ impl Terms {
     }
 }
 
+/// A life that leaves time to renew it.
+pub(crate) fn check_life(life: Duration) -> Result<()> {
+    if life < LIFE_MIN {
+        return Err(Error::invalid(
+            format!("a lease's life of {life:?}"),
+            format!("a renewal could not be answered in time; ask for {LIFE_MIN:?} or more"),
+        ));
+    }
+    Ok(())
+}
+
 impl fmt::Debug for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Terms")
@@ -148,6 +181,8 @@ impl fmt::Debug for Terms {
             .field("wait", &self.wait)
             .field("metadata", &self.metadata)
             .field("reapable", &self.reapable)
+            .field("owner", &self.owner)
+            .field("resume", &self.resume)
             .finish_non_exhaustive()
     }
 }

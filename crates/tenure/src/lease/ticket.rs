@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::agent::Agent;
 use super::claim::Claim;
 use super::record::{WAITER, WaiterRecord, encode, tagged};
@@ -29,6 +31,8 @@ pub(crate) struct Ticket {
     line: Arc<str>,
     pub(crate) nonce: Arc<str>,
     turn: Arc<Turn>,
+    /// Tells that the owner got what it waits for, by another request of its own.
+    served: Option<Arc<Notify>>,
     /// The store knows of it, or will.
     stored: bool,
     /// The store has said so.
@@ -46,11 +50,15 @@ impl Ticket {
         let line = claim.line();
         let nonce = agent.nonce();
         let now = agent.clock.uptime();
-        let turn = agent.with_line(line, |lines| lines.announce(line, &nonce, now));
+        let (turn, served) = agent.with_line(line, |lines| {
+            let owner = terms.resume.then(|| terms.owner_or(&agent.owner));
+            let served = owner.map(|owner| lines.resumes(line, &nonce, owner));
+            (lines.announce(line, &nonce, now), served)
+        });
         agent.metrics.waiting.inc();
         let (agent, line) = (Arc::clone(agent), Arc::clone(line));
         // From here on, dropping the ticket leaves the line.
-        let mut ticket = Self { agent, line, nonce, turn, stored: false, entered: false };
+        let mut ticket = Self { agent, line, nonce, turn, served, stored: false, entered: false };
         let place = if ticket.agent.multi() && ticket.agent.listens() {
             ticket.stored = true;
             Some(ticket.store(terms, claim.accepts_hand_over()).await?)
@@ -77,9 +85,10 @@ impl Ticket {
             Wait::Forever => LONG.min(limit),
         };
         let timing = terms.timing(&agent.options, agent.store.capabilities());
+        let owner = terms.owner_or(&agent.owner);
         let record = WaiterRecord {
-            holder: agent.owner.name().into(),
-            start: agent.owner.start().into(),
+            holder: owner.name().into(),
+            start: owner.start().into(),
             since_ms: agent.clock.wall_ms(),
             ttl_ms: u64::try_from(timing.ttl.as_millis()).unwrap_or(u64::MAX),
             no_hand_over: !accepts_hand_over,
@@ -105,6 +114,14 @@ impl Ticket {
     /// Resolves when there is something to do.
     pub(crate) async fn cue(&self) -> Cue {
         self.turn.cue().await
+    }
+
+    /// Resolves when its owner got what it waits for by another request; never if nobody asked.
+    pub(crate) async fn served(&self) {
+        match &self.served {
+            Some(served) => served.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether others are still ahead of us.

@@ -66,6 +66,12 @@ impl Store {
         self
     }
 
+    /// The same handle on another backend, which is part of this one's or stands before it.
+    pub(super) fn with_backend(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.backend = backend;
+        self
+    }
+
     /// The backend behind the rules, for wrappers.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend

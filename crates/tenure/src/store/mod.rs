@@ -29,6 +29,7 @@ pub mod hosttime;
 pub mod local;
 pub mod measured;
 pub mod memory;
+pub mod prefixed;
 mod query;
 mod retry;
 mod selector;

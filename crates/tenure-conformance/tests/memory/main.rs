@@ -1,5 +1,8 @@
 //! The whole suite on the store in memory, which is the contract's reference: once on one store that
-//! all behaviours share with a busy stranger, once on stores whose clock moves only when told.
+//! all behaviours share with a busy stranger, once on stores whose clock moves only when told, and
+//! once behind the prefix of a tenant.
+
+mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +21,9 @@ fn main() {
             let stranger = store.clone().into_store();
             // Ends with the process.
             std::thread::spawn(move || be_a_stranger(stranger));
-            trials.suite_with("shared", of(store));
+            trials.suite_with("shared", of(store.clone()));
             trials.suite_fresh("manual", manual);
+            tenants::add(trials, &store);
         },
     )
 }

@@ -1,0 +1,82 @@
+//! The store contract, over the wire.
+
+use async_trait::async_trait;
+use tenure::store::{
+    Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
+};
+use tenure::{Error, Key, Object, Result};
+use tenure_proto::v1;
+use tenure_proto::v1::answer::Answer;
+use tenure_proto::v1::call::Call;
+
+use crate::error::Fault;
+use crate::{BACKEND, ServerStore, watch};
+
+/// Attempts of a read whose stream broke.
+const ATTEMPTS: u32 = 4;
+
+#[async_trait]
+impl Backend for ServerStore {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
+            match self.exchange.call(call).await {
+                Ok(Answer::Get(response)) => {
+                    return response.object.map(Object::try_from).transpose();
+                }
+                Ok(_) => return Err(strange()),
+                // Reading again changes nothing.
+                Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
+                Err(fault) => return Err(fault.of_read()),
+            }
+        }
+    }
+
+    async fn list(&self, query: &Query) -> Result<Page> {
+        let request: v1::ListRequest = query.into();
+        let response = self.links.ask(|mut client| {
+            let request = self.links.request(request.clone());
+            async move { client.list(request).await }
+        });
+        response.await.map_err(Fault::of_read)?.try_into()
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed> {
+        if !commit.attachments.is_empty() {
+            let capability = tenure::store::Capability::UserSql;
+            return Err(Error::Unsupported { capability, backend: BACKEND });
+        }
+        match self.exchange.call(Call::Commit(commit.into())).await {
+            Ok(Answer::Commit(response)) => response.try_into(),
+            Ok(_) => Err(strange()),
+            Err(fault) => Err(fault.of_write()),
+        }
+    }
+
+    async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        match self.exchange.call(Call::Touch(touches.into())).await {
+            Ok(Answer::Touch(response)) => response.try_into(),
+            Ok(_) => Err(strange()),
+            Err(fault) => Err(fault.of_write()),
+        }
+    }
+
+    async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        watch::start(&self.links, request, self.capabilities.history.is_some()).await
+    }
+
+    async fn close(&self) {
+        self.links.close();
+    }
+}
+
+/// An answer to something else than what was asked: nobody can tell what was done.
+fn strange() -> Error {
+    Error::unknown(BACKEND, "its answer is not one to this question; are both of the same version?")
+}

@@ -1,0 +1,90 @@
+//! What a failed call means: whether anything can have happened.
+
+use std::error::Error as _;
+
+use tenure::Error;
+use tenure_proto::status;
+use tonic::{Code, ConnectError, Status};
+
+use crate::BACKEND;
+
+/// Why a call has no answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// Nothing left this machine, or the server said that it did nothing and another may do better.
+    Elsewhere(String),
+    /// It may have been done: it left, and its answer did not come.
+    Unclear(String),
+    /// The server's definite answer.
+    No(Error),
+}
+
+impl Fault {
+    /// What it means for a call that may have changed something.
+    pub(crate) fn of_write(self) -> Error {
+        match self {
+            Self::Elsewhere(why) => Error::unavailable(BACKEND, why),
+            Self::Unclear(why) => Error::unknown(BACKEND, why),
+            Self::No(error) => error,
+        }
+    }
+
+    /// What it means for a call that changes nothing.
+    pub(crate) fn of_read(self) -> Error {
+        match self {
+            Self::Unclear(why) => Error::unavailable(BACKEND, why),
+            other => other.of_write(),
+        }
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Self {
+        if let Some(error) = status::error(&status) {
+            return match Error::from(error) {
+                // The server itself is leaving or has no room; its store's troubles are everybody's.
+                Error::Unavailable { backend: BACKEND, reason } => Self::Elsewhere(reason),
+                error => Self::No(error),
+            };
+        }
+        if never_sent(&status) {
+            return Self::Elsewhere(describe(&status));
+        }
+        match status.code() {
+            Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
+                let reason = format!("{}; is it a server of Tenure?", status.message());
+                Self::No(Error::Refused { backend: BACKEND, reason })
+            }
+            Code::OutOfRange if status.message().contains("too large") => {
+                Self::No(Error::invalid("message", status.message()))
+            }
+            _ => Self::Unclear(describe(&status)),
+        }
+    }
+}
+
+/// Whether the connection was never made, so that no request can have left.
+fn never_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The status with all that lies behind it.
+pub(crate) fn describe(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,209 @@
+//! Which server is used, and the move to another one when it fails.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tenure::store::home::Home;
+use tenure::{Error, Result};
+use tenure_proto::v1::store_client::StoreClient;
+use tokio::sync::Semaphore;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use crate::error::Fault;
+use crate::{BACKEND, Options};
+
+/// Whether the server is still there is asked this often, and an answer expected this soon.
+const PING_EVERY: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// What one watch may leave unread before the server holds back.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// So large that watches nobody reads do not hold up the others on their connection.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+/// A page of the largest objects.
+const MAX_ANSWER: usize = 1 << 30;
+/// Between attempts to find a server that answers, longer each time.
+const PAUSE: Duration = Duration::from_millis(25);
+const PAUSES: u32 = 6;
+
+/// The connections of one store.
+pub(crate) struct Links {
+    pub(crate) options: Options,
+    token: Option<MetadataValue<Ascii>>,
+    channels: Vec<Channel>,
+    /// The one in use.
+    at: AtomicUsize,
+    told: RwLock<String>,
+    /// Closed with the store.
+    open: Semaphore,
+}
+
+impl Links {
+    pub(crate) fn new(options: Options, home: Arc<Home>) -> Result<Arc<Self>> {
+        let token = match &options.token {
+            None => None,
+            Some(token) => {
+                let text = format!("Bearer {token}");
+                let mut value: MetadataValue<Ascii> = text.parse().map_err(|_| {
+                    Error::invalid("token", "it contains characters that no header can carry")
+                })?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        let channels = options
+            .servers
+            .iter()
+            .map(|server| channel(&options, server, &home))
+            .collect::<Result<_>>()?;
+        Ok(Arc::new(Self {
+            options,
+            token,
+            channels,
+            at: AtomicUsize::new(0),
+            told: RwLock::default(),
+            open: Semaphore::new(0),
+        }))
+    }
+
+    pub(crate) fn close(&self) {
+        self.open.close();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.is_closed()
+    }
+
+    /// Resolves when the store is closed.
+    pub(crate) async fn closed(&self) {
+        // There are no permits to be had, so this ends only with the closing.
+        let _ = self.open.acquire().await;
+    }
+
+    /// The server in use, and a client for it.
+    pub(crate) fn current(&self) -> (usize, StoreClient<Channel>) {
+        let at = self.at.load(Ordering::Relaxed) % self.channels.len();
+        let client = StoreClient::new(self.channels[at].clone());
+        (at, client.max_decoding_message_size(MAX_ANSWER).max_encoding_message_size(MAX_ANSWER))
+    }
+
+    /// This server did not do: the next one is used, unless somebody has moved on already.
+    pub(crate) fn leave(&self, server: usize, why: &str) {
+        let next = (server + 1) % self.channels.len();
+        let _ = self.at.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
+        let told = format!("{}: {why}", self.options.servers[server]);
+        *self.told.write().unwrap_or_else(PoisonError::into_inner) = told;
+    }
+
+    /// What the last server that failed had to say.
+    pub(crate) fn told(&self) -> String {
+        self.told.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// With our token.
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        request
+    }
+
+    /// Asks one server after the other until one answers, or time is up. For calls that change nothing.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        call: impl Fn(StoreClient<Channel>) -> F,
+    ) -> std::result::Result<T, Fault>
+    where
+        F: Future<Output = std::result::Result<Response<T>, Status>>,
+    {
+        let asking = async {
+            for attempt in 0.. {
+                let (server, client) = self.current();
+                let why = match call(client).await.map_err(Fault::from) {
+                    Ok(response) => return Ok(response.into_inner()),
+                    Err(Fault::No(error)) => return Err(Fault::No(error)),
+                    Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => why,
+                };
+                self.leave(server, &why);
+                // With one server, and nobody there, waiting helps only if it is about to start.
+                if attempt as usize >= 2 * self.channels.len() + 8 {
+                    return Err(Fault::Elsewhere(self.nobody()));
+                }
+                tokio::time::sleep(pause(attempt)).await;
+            }
+            Err(Fault::Elsewhere(self.nobody()))
+        };
+        let late = || Err(Fault::Elsewhere(format!("no answer in time; {}", self.told())));
+        tokio::select! {
+            biased;
+            answer = tokio::time::timeout(self.options.timeout, asking) => answer.unwrap_or_else(|_| late()),
+            () = self.closed() => Err(Fault::Elsewhere("the store is closed".into())),
+        }
+    }
+
+    /// What to say if no server is there at all.
+    pub(crate) fn nobody(&self) -> String {
+        let hosts: Vec<_> = self
+            .options
+            .servers
+            .iter()
+            .map(|server| server.rsplit_once('/').map_or(&**server, |(_, host)| host))
+            .collect();
+        format!(
+            "no server on {}; start one with `tenure serve` ({})",
+            hosts.join(", "),
+            self.told()
+        )
+    }
+}
+
+/// A while between attempts, longer each time.
+pub(crate) fn pause(attempt: u32) -> Duration {
+    PAUSE * 2u32.pow(attempt.min(PAUSES))
+}
+
+/// A connection that is made when it is first used, and made again when it breaks. Its work runs on the
+/// store's own thread.
+fn channel(options: &Options, server: &str, home: &Arc<Home>) -> Result<Channel> {
+    let wrong = |error: tonic::transport::Error| {
+        Error::invalid(format!("server {server:?}"), format!("{error}"))
+    };
+    let mut endpoint = Endpoint::from_shared(server.to_owned())
+        .map_err(wrong)?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .executor(OnHome(Arc::downgrade(home)));
+    if let Some(tls) = options.tls() {
+        endpoint = endpoint.tls_config(tls).map_err(wrong)?;
+    }
+    Ok(endpoint.connect_lazy())
+}
+
+/// Runs what a connection needs on the store's own thread.
+#[derive(Clone)]
+struct OnHome(std::sync::Weak<Home>);
+
+impl<F> hyper::rt::Executor<F> for OnHome
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, work: F) {
+        if let Some(home) = self.0.upgrade() {
+            home.spawn(work);
+        }
+    }
+}
+
+impl std::fmt::Debug for Links {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct(BACKEND).field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+//! A watch that survives its connection: it goes on at the next server after the last revision seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream;
+use tenure::store::{Batch, Watch, WatchRequest};
+use tenure::{Error, Result};
+use tenure_proto::v1;
+use tonic::Streaming;
+
+use crate::BACKEND;
+use crate::error::Fault;
+use crate::link::{Links, pause};
+
+/// How long a watch looks for a server before it tells that there is none.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A watch and where it is.
+struct Following {
+    links: Arc<Links>,
+    request: v1::WatchRequest,
+    incoming: Streaming<v1::WatchResponse>,
+    server: usize,
+    /// Everything up to here has been told.
+    seen: u64,
+    /// Whether it can go on where it was.
+    resumes: bool,
+}
+
+/// Starts a watch.
+pub(crate) async fn start(
+    links: &Arc<Links>,
+    request: &WatchRequest,
+    resumes: bool,
+) -> Result<Watch> {
+    let request = v1::WatchRequest::from(request);
+    let (server, incoming, seen) = open(links, &request).await.map_err(Fault::of_read)?;
+    let links = Arc::clone(links);
+    let following = Following { links, request, incoming, server, seen, resumes };
+    let batches = stream::unfold(Some(following), |following| async move {
+        let mut following = following?;
+        match following.next().await {
+            Ok(Some(batch)) => Some((Ok(Arc::new(batch)), Some(following))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Ok(Watch::new(seen, batches.boxed()))
+}
+
+/// Opens a watch at the server in use or the next, and learns where it starts.
+async fn open(
+    links: &Arc<Links>,
+    request: &v1::WatchRequest,
+) -> std::result::Result<(usize, Streaming<v1::WatchResponse>, u64), Fault> {
+    let mut incoming = links
+        .ask(|mut client| {
+            let request = links.request(request.clone());
+            async move { client.watch(request).await }
+        })
+        .await?;
+    let server = links.current().0;
+    let first = tokio::time::timeout(links.options.timeout, incoming.message());
+    match first.await {
+        Ok(Ok(Some(first))) => Ok((server, incoming, first.revision)),
+        Ok(Ok(None)) => Err(Fault::Elsewhere("the watch ended before it began".into())),
+        Ok(Err(status)) => Err(status.into()),
+        Err(_) => Err(Fault::Elsewhere("the watch did not begin in time".into())),
+    }
+}
+
+impl Following {
+    async fn next(&mut self) -> Result<Option<Batch>> {
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = self.incoming.message() => message,
+                () = self.links.closed() => {
+                    return Err(Error::unavailable(BACKEND, "the store is closed"));
+                }
+            };
+            let why = match message {
+                Ok(Some(message)) if message.events.is_empty() => {
+                    self.seen = self.seen.max(message.revision);
+                    continue;
+                }
+                Ok(Some(message)) => {
+                    self.seen = message.revision;
+                    return message.try_into().map(Some);
+                }
+                Ok(None) => "the server ended the watch".into(),
+                Err(status) => match Fault::from(status) {
+                    Fault::No(error) => return Err(error),
+                    Fault::Elsewhere(why) | Fault::Unclear(why) => why,
+                },
+            };
+            if !self.resumes {
+                return Err(Error::unavailable(BACKEND, why));
+            }
+            self.links.leave(self.server, &why);
+            self.resume().await?;
+        }
+    }
+
+    /// Goes on after what was seen, at whichever server answers.
+    async fn resume(&mut self) -> Result<()> {
+        self.request.after = Some(self.seen);
+        let looking = async {
+            for attempt in 0.. {
+                match open(&self.links, &self.request).await {
+                    Ok(opened) => return Ok(opened),
+                    Err(Fault::No(error)) => return Err(error),
+                    Err(_) if self.links.is_closed() => break,
+                    Err(_) => tokio::time::sleep(pause(attempt)).await,
+                }
+            }
+            Err(Error::unavailable(BACKEND, "the store is closed"))
+        };
+        let found = tokio::time::timeout(PATIENCE, looking).await;
+        let nobody = || Err(Error::unavailable(BACKEND, self.links.nobody()));
+        let (server, incoming, _) = found.unwrap_or_else(|_| nobody())?;
+        (self.server, self.incoming) = (server, incoming);
+        Ok(())
+    }
+}

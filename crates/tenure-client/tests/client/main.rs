@@ -1,0 +1,25 @@
+//! The conformance suite through a running server, and what is the wire's own.
+
+mod common;
+mod replicas;
+
+use common::{Serving, connect};
+use tenure::store::memory::MemoryStore;
+use tenure_conformance::harness;
+
+fn main() {
+    harness::main(
+        |url| Box::pin(async move { connect(&url).await }),
+        |trials| {
+            let folder = tempfile::tempdir().expect("a folder for the test");
+            let file = folder.path().join("suite.db");
+            let open = || tenure_sqlite::SqliteStore::open(&file).map(|store| store.into_store());
+            let sqlite = Serving::start(open().expect("a store in a new file"));
+            trials.suite("server_on_sqlite", sqlite.url());
+            let memory = Serving::start(MemoryStore::new().into_store());
+            trials.suite("server_on_memory", memory.url());
+            replicas::add(trials);
+            trials.keep((sqlite, memory, folder));
+        },
+    )
+}

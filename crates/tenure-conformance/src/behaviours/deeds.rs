@@ -1,0 +1,357 @@
+//! Deeds: a lease that one coordinator granted and another one renews, releases or passes on.
+
+use std::time::Duration;
+
+use tenure::Error;
+use tenure::lease::{
+    Coordinator, Deed, Draft, LeaseInfo, Metadata, Owner, ReapHook, ReleaseOutcome, Renewed, Scope,
+    Terms,
+};
+use tenure::store::Commit;
+
+use super::leases::{soon, terms};
+use crate::context::Context;
+use crate::counting::counted;
+use crate::subject::behaviour;
+use crate::{Behaviour, Failure};
+
+pub(super) fn all() -> Vec<Behaviour> {
+    vec![
+        behaviour!(
+            a_deed_is_renewed_anywhere,
+            [ttl, real_time],
+            "by a coordinator that did not grant it, for several lives; unrenewed it expires"
+        ),
+        behaviour!(
+            many_deeds_are_renewed_together,
+            [ttl, real_time],
+            "in one round trip, and one that makes no sense does not hold up the others"
+        ),
+        behaviour!(
+            a_deed_out_of_date_is_renewed_all_the_same,
+            [ttl, real_time],
+            "after a proclamation at another coordinator, which everybody can read"
+        ),
+        behaviour!(
+            a_deed_of_a_lost_lease_says_who_has_it,
+            [ttl, real_time],
+            "to whoever renews, releases, proclaims or hands over by it, and nothing happens"
+        ),
+        behaviour!(
+            a_release_by_deed_wakes_a_waiter,
+            [ttl, real_time, told],
+            "whichever coordinator released it, long before it would have expired"
+        ),
+        behaviour!(
+            a_released_deed_leaves_nothing_to_reap,
+            [multi, ttl, real_time],
+            "and one that was let expire is reaped in its owner's name"
+        ),
+        behaviour!(
+            a_deed_is_handed_over,
+            [multi, ttl, real_time, told],
+            "to a waiter by name, by a coordinator that did not grant it"
+        ),
+        behaviour!(
+            a_slot_is_handed_over_by_deed,
+            [multi, ttl, real_time, told],
+            "to whoever waits for the group, the same slot under a greater token"
+        ),
+        behaviour!(
+            those_on_whose_behalf_are_named,
+            [multi, ttl, real_time, told],
+            "as holder and in line, not the coordinator that acts for them"
+        ),
+    ]
+}
+
+/// Somebody who is elsewhere.
+pub(super) fn owner(name: &str) -> Result<Owner, Failure> {
+    Ok(Owner::from_parts(name, "1")?)
+}
+
+/// Terms on behalf of somebody, with a life that suits the store.
+pub(super) fn on_behalf(ctx: &Context, name: &str) -> Result<Terms, Failure> {
+    Ok(terms(ctx).owner(owner(name)?))
+}
+
+/// Acquires on behalf of somebody and hands out the deed.
+async fn deed_for(
+    ctx: &Context,
+    coordinator: &Coordinator,
+    scope: &Scope,
+    name: &str,
+) -> Result<Deed, Failure> {
+    Ok(coordinator.acquire(scope, &on_behalf(ctx, name)?).await?.detach())
+}
+
+async fn renew(coordinator: &Coordinator, deed: &Deed) -> tenure::Result<Renewed> {
+    let answers = coordinator.renew_deeds(std::slice::from_ref(deed)).await;
+    answers.into_iter().next().unwrap_or_else(|| Err(Error::invalid("answer", "there is none")))
+}
+
+/// Resolves when so many wait for a scope.
+async fn in_line(coordinator: &Coordinator, scope: &Scope, count: usize) -> Result<(), Failure> {
+    soon("joining the line", async {
+        while coordinator.status(scope).await.is_ok_and(|status| status.waiters.len() < count) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("anywhere")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let lease = a.acquire(&scope, &on_behalf(&ctx, "client")?).await?;
+    ensure_eq!((a.held(), a.metrics().held.get()), (1, 1), "held before");
+    let mut deed = lease.detach();
+    ensure_eq!((a.held(), a.metrics().held.get()), (0, 0), "held after");
+    ensure!(deed.remaining > Duration::ZERO && deed.remaining < deed.ttl, "{deed:?}");
+    for _ in 0..9 {
+        ctx.pass(deed.ttl / 3).await;
+        let renewed = renew(&b, &deed).await?;
+        ensure!(renewed.remaining < renewed.ttl, "{renewed:?}");
+        deed = deed.renewed(&renewed);
+        let holder = b.holder(&scope).await?.ok_or("it was released")?;
+        ensure_eq!((holder.token, &holder.holder), (deed.token, &owner("client")?));
+    }
+    let taken = a.acquire(&scope, &terms(&ctx)).await;
+    ensure!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
+    // Fenced like any other, and over like any other once nobody renews it.
+    if ctx.caps().multi_object_commits {
+        b.store().commit(Commit::new().fenced_by(&deed)).await?;
+    }
+    let next = soon("the next holder", a.acquire(&scope, &terms(&ctx).wait_forever())).await??;
+    ensure!(next.token() > deed.token, "{} after {}", next.token(), deed.token);
+    Ok(next.release().await?)
+}
+
+async fn many_deeds_are_renewed_together(ctx: Context) -> Result<(), Failure> {
+    let a = ctx.coordinator("a").await?;
+    let (store, calls) = counted(ctx.store());
+    let b = Coordinator::builder(store).name("b").start()?;
+    let long = on_behalf(&ctx, "client")?.ttl(ctx.ttl_of(Duration::from_secs(20)));
+    let mut deeds = Vec::new();
+    for n in 0..10 {
+        deeds.push(a.acquire(&ctx.scope(&format!("many-{n}"))?, &long).await?.detach());
+    }
+    let [_, _, _, before, _] = calls.all();
+    let answers = b.renew_deeds(&deeds).await;
+    ensure_eq!(calls.all()[3] - before, 1, "round trips");
+    for (deed, answer) in deeds.iter_mut().zip(answers) {
+        *deed = deed.clone().renewed(&answer?);
+    }
+    // A life that cannot be, and one that has ended.
+    deeds[3].ttl = Duration::ZERO;
+    b.release_deed(&deeds[7], ReleaseOutcome::Plain).await?;
+    for (n, answer) in b.renew_deeds(&deeds).await.into_iter().enumerate() {
+        match (n, &answer) {
+            (3, Err(Error::Invalid { .. })) | (7, Err(Error::Lost { current: None, .. })) => {}
+            (3 | 7, _) | (_, Err(_)) => {
+                return Err(Failure::new(format!("deed {n}: {answer:?}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn a_deed_out_of_date_is_renewed_all_the_same(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("stale")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let deed = deed_for(&ctx, &a, &scope, "client").await?;
+    let metadata = Metadata::from([("address".into(), "10.0.0.7:80".into())]);
+    let proclaimed = b.proclaim_deed(&deed, metadata.clone()).await?;
+    ensure!(proclaimed.revision > deed.revision, "{proclaimed:?}");
+    let info = a.holder(&scope).await?.ok_or("nobody holds it")?;
+    ensure_eq!((info.metadata, info.token), (metadata, deed.token));
+    ensure_eq!(info.holder, owner("client")?);
+    // The old paper still says who it is, and asks for another life this time.
+    let longer = Deed { ttl: ctx.ttl_of(deed.ttl * 2), ..deed.clone() };
+    let renewed = renew(&a, &longer).await?;
+    ensure!(renewed.revision >= proclaimed.revision, "{renewed:?} after {proclaimed:?}");
+    ensure_eq!(renewed.ttl, longer.ttl);
+    ensure!(renewed.remaining > deed.ttl, "{renewed:?}");
+    Ok(b.release_deed(&deed, ReleaseOutcome::Ok(b"done")).await?)
+}
+
+async fn a_deed_of_a_lost_lease_says_who_has_it(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("lost")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let deed = deed_for(&ctx, &a, &scope, "client").await?;
+    ensure!(b.revoke(&scope, "maintenance").await?, "there was a holder");
+    says_lost(&a, &deed, None).await?;
+    let holder = b.acquire(&scope, &terms(&ctx)).await?;
+    says_lost(&a, &deed, Some(holder.token())).await?;
+    holder.renew().await?;
+    Ok(holder.release().await?)
+}
+
+/// Whatever is done by this deed is told that it is lost, and who has it.
+async fn says_lost(
+    coordinator: &Coordinator,
+    deed: &Deed,
+    holder: Option<u64>,
+) -> Result<(), Failure> {
+    let answers = [
+        renew(coordinator, deed).await.map(drop),
+        coordinator.proclaim_deed(deed, Metadata::new()).await.map(drop),
+        coordinator.release_deed(deed, ReleaseOutcome::Fail("stopped")).await,
+        coordinator.hand_over_deed(deed, "nobody").await,
+    ];
+    for answer in answers {
+        match answer {
+            Err(Error::Lost { key, token, current }) => {
+                ensure_eq!((key, token, current), (deed.key(), deed.token, holder));
+            }
+            other => return Err(Failure::new(format!("not lost: {other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+async fn a_release_by_deed_wakes_a_waiter(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("woken")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let long = ctx.ttl_of(Duration::from_secs(60));
+    let deed = a.acquire(&scope, &on_behalf(&ctx, "client")?.ttl(long)).await?.detach();
+    let waiting = {
+        let (b, scope, terms) = (b.clone(), scope.clone(), terms(&ctx).wait_forever());
+        tokio::spawn(async move { b.acquire(&scope, &terms).await })
+    };
+    soon("joining the line", async {
+        while b.waiting() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    let other = ctx.coordinator("other").await?;
+    other.release_deed(&deed, ReleaseOutcome::Plain).await?;
+    let next = soon("the next holder", waiting).await???;
+    ensure!(next.token() > deed.token, "{} after {}", next.token(), deed.token);
+    ensure_eq!(b.waiting(), 0, "still in line");
+    Ok(next.release().await?)
+}
+
+/// Reaps, and remembers whose it was.
+struct Names(std::sync::Mutex<Vec<String>>);
+
+#[async_trait::async_trait]
+impl ReapHook for Names {
+    async fn will_reap(&self, lease: &LeaseInfo, _: &mut Draft<'_>) -> tenure::Result<()> {
+        let mut names = self.0.lock().map_err(|_| Error::invalid("names", "poisoned"))?;
+        names.push(lease.holder.to_string());
+        Ok(())
+    }
+}
+
+async fn a_released_deed_leaves_nothing_to_reap(ctx: Context) -> Result<(), Failure> {
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let reapable = |name: &str| Ok::<_, Failure>(on_behalf(&ctx, name)?.ttl(ctx.ttl()).reapable());
+    let released = a.acquire(&ctx.scope("released")?, &reapable("tidy")?).await?.detach();
+    let expired = a.acquire(&ctx.scope("expired")?, &reapable("gone")?).await?.detach();
+    ensure!(released.reapable && expired.reapable, "{released:?}");
+    b.release_deed(&released, ReleaseOutcome::Plain).await?;
+    ctx.pass(ctx.ttl() + ctx.slack() * 2).await;
+    let names = Names(std::sync::Mutex::default());
+    let namespace = ctx.namespace("lease")?;
+    soon("the expiry", async {
+        while b
+            .reap(std::slice::from_ref(&namespace), false, &names)
+            .await
+            .is_ok_and(|reaped| reaped == 0)
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await?;
+    let names = names.0.into_inner().map_err(|_| "poisoned")?;
+    ensure_eq!(names, ["gone#1"], "reaped");
+    Ok(())
+}
+
+async fn a_deed_is_handed_over(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("handed")?;
+    let (a, b, c) =
+        (ctx.coordinator("a").await?, ctx.coordinator("b").await?, ctx.coordinator("c").await?);
+    let long = on_behalf(&ctx, "client")?.ttl(ctx.ttl_of(Duration::from_secs(20)));
+    let deed = a.acquire(&scope, &long).await?.detach();
+    let nobody = b.hand_over_deed(&deed, "nobody").await;
+    ensure!(matches!(nobody, Err(Error::Invalid { .. })), "{nobody:?}");
+    let mut waiting = Vec::new();
+    for (n, name) in ["first", "second"].into_iter().enumerate() {
+        let (c, wanted) = (c.clone(), scope.clone());
+        let terms = on_behalf(&ctx, name)?.wait_forever();
+        waiting.push(tokio::spawn(async move { c.acquire(&wanted, &terms).await }));
+        in_line(&b, &scope, n + 1).await?;
+    }
+    b.hand_over_deed(&deed, "second#1").await?;
+    let handed = soon("the successor", waiting.remove(1)).await???;
+    ensure!(handed.token() > deed.token, "{} after {}", handed.token(), deed.token);
+    ensure_eq!(handed.owner(), &owner("second")?);
+    match renew(&a, &deed).await {
+        Err(Error::Lost { current, .. }) => ensure_eq!(current, Some(handed.token())),
+        other => return Err(Failure::new(format!("still held: {other:?}"))),
+    }
+    b.release_deed(&handed.detach(), ReleaseOutcome::Plain).await?;
+    Ok(soon("the first in line", waiting.remove(0)).await???.release().await?)
+}
+
+async fn a_slot_is_handed_over_by_deed(ctx: Context) -> Result<(), Failure> {
+    let group = ctx.namespace("passing")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let slot = a.slots(&group).acquire(1, &on_behalf(&ctx, "client")?).await?;
+    let index = slot.index();
+    let deed = slot.into_lease().detach();
+    ensure_eq!(deed.line, group.as_str(), "the line of a slot is its group");
+    let waiting = {
+        let (b, group, terms) = (b.clone(), group.clone(), on_behalf(&ctx, "next")?.wait_forever());
+        tokio::spawn(async move { b.slots(&group).acquire(1, &terms).await })
+    };
+    soon("the waiter", async {
+        while a.slots(&group).waiters().await.is_ok_and(|waiters| waiters.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    let deed = deed.clone().renewed(&renew(&b, &deed).await?);
+    let other = ctx.coordinator("other").await?;
+    other.hand_over_deed(&deed, "next").await?;
+    let handed = soon("the successor", waiting).await???;
+    ensure_eq!(handed.index(), index);
+    ensure!(handed.token() > deed.token, "{} after {}", handed.token(), deed.token);
+    let deed = handed.into_lease().detach();
+    other.release_deed(&deed, ReleaseOutcome::Plain).await?;
+    ensure_eq!(a.list_holders(&group).await?.len(), 0, "holders left");
+    Ok(())
+}
+
+async fn those_on_whose_behalf_are_named(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("named")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let lease = a.acquire(&scope, &on_behalf(&ctx, "holder")?).await?;
+    ensure_eq!(lease.owner(), &owner("holder")?);
+    let waiting = {
+        let (b, scope, terms) = (b.clone(), scope.clone(), on_behalf(&ctx, "waiter")?);
+        let terms = terms.wait_forever();
+        tokio::spawn(async move { b.acquire(&scope, &terms).await })
+    };
+    in_line(&a, &scope, 1).await?;
+    let status = a.status(&scope).await?;
+    ensure_eq!(status.holder.map(|info| info.holder), Some(owner("holder")?));
+    let waiters: Vec<Owner> = status.waiters.into_iter().map(|waiter| waiter.owner).collect();
+    ensure_eq!(waiters, [owner("waiter")?]);
+    match a.acquire(&scope, &terms(&ctx)).await {
+        Err(Error::Held { holder, .. }) => ensure_eq!(holder.as_deref(), Some("holder#1")),
+        other => return Err(Failure::new(format!("not held: {other:?}"))),
+    }
+    // What its handle writes anew is still in that name.
+    lease.proclaim(Metadata::from([("a".into(), "b".into())])).await?;
+    let info = b.holder(&scope).await?.ok_or("nobody holds it")?;
+    ensure_eq!(info.holder, owner("holder")?);
+    lease.release().await?;
+    let next = soon("the next holder", waiting).await???;
+    ensure_eq!(next.owner(), &owner("waiter")?);
+    Ok(next.release().await?)
+}
