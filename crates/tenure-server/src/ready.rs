@@ -141,6 +141,12 @@ impl Readiness {
         };
         let _: Option<()> = shutdown.or(asking).await;
         self.report(false).await;
+        // Whoever watches has been told; their streams end here, or they would keep the server from it.
+        let mut health = self.shared.health.clone();
+        for service in SERVICES {
+            health.clear_service_status(service).await;
+        }
+        self.report(false).await;
     }
 
     /// One look at the store.

@@ -128,9 +128,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     serde_json::from_slice(bytes).map_err(|error| {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let place = serde_path_to_error::deserialize::<_, T>(&mut reader).err();
-        let place = place.filter(|error| error.path().iter().next().is_some());
-        let what = place.map_or_else(|| "body".into(), |error| error.path().to_string());
-        invalid(what, error.to_string())
+        let place = place.map(|error| error.path().to_string());
+        // Where the body as a whole is not what it should be, there is no place to name.
+        let place = place.filter(|place| !place.is_empty() && !matches!(&**place, "." | "?"));
+        invalid(place.unwrap_or_else(|| "body".into()), error.to_string())
     })
 }
 
