@@ -33,7 +33,7 @@ const CAPABILITIES: [(&str, Capability); 7] = [
 ];
 
 /// Fields of limits, which the library knows as constants.
-const LIMITS: [&str; 17] = [
+const LIMITS: [&str; 19] = [
     "kind_bytes",
     "id_bytes",
     "name_bytes",
@@ -51,6 +51,8 @@ const LIMITS: [&str; 17] = [
     "answer_bytes",
     "scopes at once",
     "owner_bytes",
+    "prefix_bytes",
+    "leases of a session",
 ];
 
 /// The gRPC code for a short stable word.

@@ -37,6 +37,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// What waits and streams end with when the server leaves.
+    pub fn leaving() -> Self {
+        Error::unavailable("server", "it is shutting down; ask another one").into()
+    }
+
     /// The word and everything else about it.
     pub fn wire(&self) -> v1::Error {
         let own = |code: &str| v1::Error {

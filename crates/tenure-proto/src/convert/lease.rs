@@ -1,6 +1,9 @@
 //! Leases, waiters and deeds.
 
-use tenure::lease::{LeaseInfo, WaiterInfo};
+use std::time::Duration;
+
+use tenure::Error;
+use tenure::lease::{Deed, LeaseInfo, Owner, Renewed, WaiterInfo};
 
 use super::{ms_down, ms_up};
 use crate::v1;
@@ -22,4 +25,53 @@ pub fn lease_of(info: &LeaseInfo) -> v1::Lease {
 /// Somebody who waits.
 pub fn waiter_of(info: &WaiterInfo) -> v1::Waiter {
     v1::Waiter { owner: info.owner.to_string(), place: info.place, since_ms: info.since_ms }
+}
+
+impl From<&Deed> for v1::Deed {
+    fn from(deed: &Deed) -> Self {
+        Self {
+            scope: deed.id.clone(),
+            token: deed.token,
+            nonce: deed.nonce.clone(),
+            revision: deed.revision,
+            ttl_ms: ms_up(deed.ttl),
+            owner: deed.owner.to_string(),
+            reapable: deed.reapable,
+            line: deed.line.clone(),
+        }
+    }
+}
+
+impl TryFrom<v1::Deed> for Deed {
+    type Error = Error;
+
+    fn try_from(deed: v1::Deed) -> Result<Self, Error> {
+        let Some((name, start)) = deed.owner.split_once('#') else {
+            let reason =
+                "it is the one of a deed, written name#start; send the deed back as it came";
+            return Err(Error::invalid(format!("owner {:?}", deed.owner), reason));
+        };
+        Ok(Self {
+            owner: Owner::from_parts(name, start)?,
+            line: if deed.line.is_empty() { deed.scope.clone() } else { deed.line },
+            id: deed.scope,
+            token: deed.token,
+            nonce: deed.nonce,
+            revision: deed.revision,
+            ttl: Duration::from_millis(deed.ttl_ms),
+            reapable: deed.reapable,
+            // Known to the one who asked for it, and to nobody since.
+            remaining: Duration::ZERO,
+        })
+    }
+}
+
+impl From<&Renewed> for v1::Renewal {
+    fn from(renewed: &Renewed) -> Self {
+        Self {
+            revision: renewed.revision,
+            ttl_ms: ms_up(renewed.ttl),
+            remaining_ms: ms_down(renewed.remaining),
+        }
+    }
 }

@@ -1,9 +1,13 @@
 //! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
 //! that both front doors are thin.
 
+mod leases;
 mod objects;
+mod slots;
 mod view;
 
+pub use leases::{Asked, Shown, scope};
+pub use slots::ShownSlots;
 pub use view::View;
 
 use std::collections::HashMap;
@@ -11,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure::lease::{Coordinator, LeaseMetrics};
 use tenure::store::Store;
+use tenure::store::prefixed::Prefixed;
 
 use crate::auth::Caller;
 use crate::limits::Room;
@@ -59,8 +64,7 @@ impl Api {
         if let Some(known) = tenants.get(tenant) {
             return Ok(known.clone());
         }
-        // Seeing through `tenure::store::prefixed` comes with tenants.
-        let store = self.shared.store.clone();
+        let store = Prefixed::tenant(&self.shared.store, tenant)?.into_store();
         let metrics = self.shared.metrics.clone();
         let coordinator = Coordinator::builder(store.clone()).metrics(metrics).start()?;
         if tenants.len() >= TENANTS

@@ -4,6 +4,8 @@
 //! such. What that means for permissions is decided here: whoever may hold a scope may write the records
 //! of that scope, and nobody else.
 
+use std::borrow::Cow;
+
 use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{
     Commit, Committed, Expect, Page, Query, Touch, Touched, Watch, WatchRequest, Write,
@@ -19,9 +21,16 @@ fn is_of_leases(kind: &str) -> bool {
     matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED)
 }
 
-/// The scope or group in the id of a record of leases: what comes before a tag.
-fn scope(id: &str) -> &str {
-    id.rsplit_once('#').map_or(id, |(scope, _)| scope)
+/// What the id of a record of leases is about, as permissions see it: its scope, which is what comes
+/// before a tag, or everything in its group.
+fn about(id: &str) -> Cow<'_, str> {
+    let about = id.rsplit_once('#').map_or(id, |(about, _)| about);
+    if about.contains('/') { about.into() } else { group(about).into() }
+}
+
+/// A group of slots, as permissions see it: all of its slots.
+pub(super) fn group(group: &str) -> String {
+    format!("{group}/*")
 }
 
 impl View {
@@ -69,17 +78,19 @@ impl View {
     }
 
     fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
-        let star = if prefix { "*" } else { "" };
-        if is_of_leases(kind) {
-            let scope = if prefix { id.split('#').next().unwrap_or(id) } else { scope(id) };
-            return self.require(Action::LeasesRead, &format!("{scope}{star}"));
+        match (is_of_leases(kind), prefix) {
+            // A prefix with a tag in it is about one line.
+            (true, true) if id.contains('#') => self.require(Action::LeasesRead, &about(id)),
+            (true, true) => self.require(Action::LeasesRead, &format!("{id}*")),
+            (true, false) => self.require(Action::LeasesRead, &about(id)),
+            (false, true) => self.require(Action::ObjectsRead, &format!("{kind}/{id}*")),
+            (false, false) => self.require(Action::ObjectsRead, &format!("{kind}/{id}")),
         }
-        self.require(Action::ObjectsRead, &format!("{kind}/{id}{star}"))
     }
 
     fn may_change(&self, key: &Key) -> Result<(), Fault> {
         if is_of_leases(&key.kind) {
-            return self.require(Action::LeasesHold, scope(&key.id));
+            return self.require(Action::LeasesHold, &about(&key.id));
         }
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
     }
@@ -89,13 +100,13 @@ impl View {
         match (key.kind.as_str(), write) {
             // The word left for the holder: only whoever revokes writes it.
             (REVOKED, _) => {
-                self.require(Action::LeasesRevoke, scope(&key.id))?;
-                self.audit("revoked", scope(&key.id));
+                self.require(Action::LeasesRevoke, &about(&key.id))?;
+                self.audit("revoked", &about(&key.id));
                 Ok(())
             }
             // Whoever takes a slot expects the group as it was; whoever resizes it does not care.
             (SLOTS, write) if write.expect() == Expect::Any => {
-                self.require(Action::SlotsResize, &key.id)?;
+                self.require(Action::SlotsResize, &group(&key.id))?;
                 self.audit("resized", &key.id);
                 Ok(())
             }

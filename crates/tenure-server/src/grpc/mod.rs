@@ -1,14 +1,24 @@
 //! The gRPC front door.
 
+mod convert;
+mod elections;
+mod leases;
+mod session;
+mod slots;
 mod store;
 
+use std::pin::Pin;
+
+use futures::stream::{Stream, StreamExt};
 use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
+use crate::Fault;
 use crate::api::{Api, View};
 use crate::auth::Caller;
+use crate::limits::Taken;
 use crate::ready::Readiness;
 
 /// All services on one port, with reflection and health.
@@ -21,7 +31,40 @@ pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Erro
         .register_encoded_file_descriptor_set(tenure_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    Ok(Routes::new(store).add_service(reflection))
+    let leases = v1::leases_server::LeasesServer::new(leases::Service::new(api.clone()))
+        .max_decoding_message_size(most)
+        .max_encoding_message_size(usize::MAX);
+    let slots = v1::slots_server::SlotsServer::new(slots::Service::new(api.clone()));
+    let elections = elections::Service::new(api.clone());
+    let elections = v1::elections_server::ElectionsServer::new(elections);
+    Ok(Routes::new(store)
+        .add_service(leases)
+        .add_service(slots)
+        .add_service(elections)
+        .add_service(reflection))
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What ends every stream of a server that is leaving.
+fn leaving() -> Status {
+    Fault::leaving().into()
+}
+
+/// A stream that ends when the server leaves, and keeps its room until then.
+fn until_leaving<T: Send + 'static>(
+    view: &View,
+    room: Taken,
+    stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Answers<T> {
+    let shutdown = view.api().shutdown().clone();
+    let end = async move { shutdown.leaving().await };
+    let ended = futures::stream::once(async { Err(leaving()) });
+    let stream = stream.map(move |item| {
+        let _room = &room;
+        item
+    });
+    Box::pin(stream.take_until(end).chain(ended))
 }
 
 /// Health, which asks nobody who they are.

@@ -1,8 +1,6 @@
 //! `tenure.v1.Store`: objects over gRPC.
 
-use std::pin::Pin;
-
-use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use futures::{FutureExt, TryFutureExt};
 use tenure::store::{Commit, Query, Touch, WatchRequest, check_writer};
 use tenure::{Error, Key};
@@ -13,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::view;
+use super::{Answers, until_leaving, view};
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::limits::Use;
@@ -23,8 +21,6 @@ const CALLS: usize = 1_024;
 /// Messages that a slow reader may leave unread before it is held back.
 const UNREAD: usize = 16;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
 pub(crate) struct Service {
     api: Api,
 }
@@ -33,10 +29,6 @@ impl Service {
     pub(crate) fn new(api: Api) -> Self {
         Self { api }
     }
-}
-
-fn leaving() -> Status {
-    Fault::from(Error::unavailable("server", "it is shutting down; ask another one")).into()
 }
 
 #[tonic::async_trait]
@@ -101,16 +93,12 @@ impl Store for Service {
         let room = view.take(Use::Stream)?;
         let watch = view.watch(&WatchRequest::from(request.into_inner())).await?;
         let first = v1::WatchResponse { revision: watch.start(), events: Vec::new() };
-        let batches = watch.map(move |batch| {
-            let _room = &room;
-            batch.map(|batch| (&*batch).into()).map_err(|error| Fault::from(error).into())
+        let batches = watch.map(|batch| match batch {
+            Ok(batch) => Ok((&*batch).into()),
+            Err(error) => Err(Fault::from(error).into()),
         });
-        let shutdown = self.api.shutdown().clone();
-        let end = async move { shutdown.leaving().await };
-        let ended = futures::stream::once(async { Err(leaving()) });
-        let batches = batches.take_until(end).chain(ended);
         let first = futures::stream::once(futures::future::ready(Ok(first)));
-        Ok(Response::new(Box::pin(first.chain(batches))))
+        Ok(Response::new(until_leaving(&view, room, first.chain(batches))))
     }
 
     type ExchangeStream = Answers<v1::ExchangeResponse>;

@@ -1,0 +1,185 @@
+//! Leases, held on behalf of callers who are elsewhere.
+
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use tenure::Error;
+use tenure::lease::{
+    Deed, Election, LeaseEvent, LeaseInfo, Metadata, Namespace, Owner, ReleaseOutcome, Renewed,
+    Scope, Status, Terms, Wait,
+};
+
+use super::View;
+use crate::Fault;
+use crate::auth::Action;
+use crate::limits::Use;
+
+/// On what terms a caller asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// `name`, or `name#start`.
+    pub owner: String,
+    /// The life of the lease.
+    pub ttl: Option<Duration>,
+    /// How long to wait for it.
+    pub wait: Wait,
+    /// Something to tell everybody about the holder.
+    pub metadata: Metadata,
+    /// Leaves something to reap.
+    pub reapable: bool,
+}
+
+/// Who holds a scope, and who waits for it.
+pub type Shown = Status;
+
+impl View {
+    /// Acquires a scope for an owner. Dropping the future gives up. The same owner asking again gets what
+    /// it has.
+    pub async fn acquire(&self, scope: &Scope, asked: &Asked) -> Result<Deed, Fault> {
+        self.require(Action::LeasesHold, scope.as_str())?;
+        let terms = self.terms(asked)?;
+        let lease = self.waiting(asked, self.coordinator.acquire(scope, &terms)).await?;
+        // Until here, giving up lets go of it again.
+        Ok(lease.detach())
+    }
+
+    /// The library's terms for what was asked.
+    pub(super) fn terms(&self, asked: &Asked) -> Result<Terms, Fault> {
+        let owner = match asked.owner.split_once('#') {
+            Some((name, start)) => Owner::from_parts(name, start)?,
+            None => Owner::new(&asked.owner, &**self.store.random())?,
+        };
+        let mut terms = Terms::new().owner(owner).resume().wait(self.bounded(asked.wait));
+        if let Some(ttl) = asked.ttl {
+            terms = terms.ttl(ttl);
+        }
+        if asked.reapable {
+            terms = terms.reapable();
+        }
+        for (key, value) in &asked.metadata {
+            terms = terms.metadata(key, value);
+        }
+        Ok(terms)
+    }
+
+    fn bounded(&self, wait: Wait) -> Wait {
+        let most = self.api.room().limits().wait_max;
+        match wait {
+            Wait::No => Wait::No,
+            Wait::For(wait) => Wait::For(wait.min(most)),
+            Wait::Forever => Wait::For(most),
+        }
+    }
+
+    /// Takes room for the wait, and ends it when the server leaves.
+    pub(super) async fn waiting<T>(
+        &self,
+        asked: &Asked,
+        acquiring: impl Future<Output = tenure::Result<T>>,
+    ) -> Result<T, Fault> {
+        let _room = match asked.wait {
+            Wait::No => self.api.room().request()?,
+            Wait::For(_) | Wait::Forever => self.take(Use::Wait)?,
+        };
+        match self.api.shutdown().or(acquiring).await {
+            Some(acquired) => Ok(acquired?),
+            None => Err(Fault::leaving()),
+        }
+    }
+
+    /// Starts the lives of leases anew, many at once.
+    pub async fn renew(&self, deeds: &[Deed]) -> Result<Vec<tenure::Result<Renewed>>, Fault> {
+        for deed in deeds {
+            self.may_hold(deed)?;
+        }
+        Ok(self.coordinator.renew_deeds(deeds).await)
+    }
+
+    /// Lets go.
+    pub async fn release(&self, deed: &Deed, outcome: ReleaseOutcome<'_>) -> Result<(), Fault> {
+        self.may_hold(deed)?;
+        Ok(self.coordinator.release_deed(deed, outcome).await?)
+    }
+
+    /// Passes a lease on to somebody who waits for it.
+    pub async fn hand_over(&self, deed: &Deed, successor: &str) -> Result<(), Fault> {
+        self.may_hold(deed)?;
+        Ok(self.coordinator.hand_over_deed(deed, successor).await?)
+    }
+
+    /// Tells everybody something else about the holder.
+    pub async fn proclaim(&self, deed: &Deed, metadata: Metadata) -> Result<Renewed, Fault> {
+        self.may_hold(deed)?;
+        Ok(self.coordinator.proclaim_deed(deed, metadata).await?)
+    }
+
+    /// Whether the caller may act on this deed.
+    pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
+        let scope = deed.id.split_once('#').map_or(&*deed.id, |(scope, _)| scope);
+        // A deed comes from outside: what it names must be something that can be held at all.
+        scope.parse::<Scope>()?;
+        self.require(Action::LeasesHold, scope)
+    }
+
+    /// Ends somebody's tenure.
+    pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool, Fault> {
+        self.require(Action::LeasesRevoke, scope.as_str())?;
+        let reason = if reason.is_empty() { "no reason was given" } else { reason };
+        let revoked = self.coordinator.revoke(scope, reason).await?;
+        self.audit(if revoked { "revoked" } else { "nothing to revoke" }, scope.as_str());
+        Ok(revoked)
+    }
+
+    /// Who holds a scope, and who waits for it.
+    pub async fn show(&self, scope: &Scope) -> Result<Shown, Fault> {
+        self.require(Action::LeasesRead, scope.as_str())?;
+        Ok(self.coordinator.status(scope).await?)
+    }
+
+    /// The leases of a namespace, or all of them.
+    pub async fn leases(
+        &self,
+        namespace: Option<&Namespace>,
+        children: bool,
+    ) -> Result<Vec<LeaseInfo>, Fault> {
+        let Some(namespace) = namespace else {
+            self.require(Action::LeasesRead, "*")?;
+            return Ok(self.coordinator.list_all().await?);
+        };
+        self.require(Action::LeasesRead, &format!("{namespace}/*"))?;
+        if children {
+            self.require(Action::LeasesRead, &format!("{namespace}.*"))?;
+        }
+        Ok(self.coordinator.list(namespace, children).await?)
+    }
+
+    /// What happens to leases whose scope starts with this.
+    pub async fn watch_leases(
+        &self,
+        prefix: &str,
+        after: Option<u64>,
+    ) -> Result<BoxStream<'static, tenure::Result<LeaseEvent>>, Fault> {
+        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
+        Ok(self.coordinator.watch(prefix, after).await?)
+    }
+
+    /// Who leads.
+    pub async fn leader(&self, scope: &Scope) -> Result<Option<LeaseInfo>, Fault> {
+        self.require(Action::LeasesRead, scope.as_str())?;
+        Ok(self.coordinator.holder(scope).await?)
+    }
+
+    /// Who leads, now and from now on.
+    pub async fn observe(
+        &self,
+        scope: &Scope,
+    ) -> Result<BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Fault> {
+        self.require(Action::LeasesRead, scope.as_str())?;
+        Ok(Election::new(&self.coordinator, scope.clone()).observe().await?)
+    }
+}
+
+/// A scope in a request.
+pub fn scope(text: &str) -> Result<Scope, Error> {
+    text.parse()
+}

@@ -1,0 +1,52 @@
+//! Slots, held on behalf of callers who are elsewhere.
+
+use tenure::lease::{Deed, Namespace, SlotInfo, WaiterInfo};
+
+use super::objects::group;
+use super::{Asked, View};
+use crate::Fault;
+use crate::auth::Action;
+
+/// A group of slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownSlots {
+    /// How many there are, if the group exists.
+    pub count: Option<u32>,
+    /// Who has which.
+    pub holders: Vec<SlotInfo>,
+    /// Who waits, first come first.
+    pub waiters: Vec<WaiterInfo>,
+}
+
+impl View {
+    /// Acquires one of `count` slots of a group for an owner. Tells which.
+    pub async fn acquire_slot(
+        &self,
+        namespace: &Namespace,
+        count: u32,
+        asked: &Asked,
+    ) -> Result<(Deed, u32), Fault> {
+        self.require(Action::LeasesHold, &group(namespace.as_str()))?;
+        let terms = self.terms(asked)?;
+        let slots = self.coordinator.slots(namespace);
+        let slot = self.waiting(asked, slots.acquire(count, &terms)).await?;
+        let index = slot.index();
+        Ok((slot.into_lease().detach(), index))
+    }
+
+    /// Changes how many slots a group has.
+    pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
+        self.require(Action::SlotsResize, &group(namespace.as_str()))?;
+        self.coordinator.slots(namespace).resize(count).await?;
+        self.audit("resized", namespace.as_str());
+        Ok(())
+    }
+
+    /// A group: its count, who holds what, who waits.
+    pub async fn show_slots(&self, namespace: &Namespace) -> Result<ShownSlots, Fault> {
+        self.require(Action::LeasesRead, &group(namespace.as_str()))?;
+        let slots = self.coordinator.slots(namespace);
+        let (count, holders) = (slots.count().await?, slots.holders().await?);
+        Ok(ShownSlots { count, holders, waiters: slots.waiters().await? })
+    }
+}

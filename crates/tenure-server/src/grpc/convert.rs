@@ -1,0 +1,41 @@
+//! What requests about leases say, in the library's types.
+
+use std::time::Duration;
+
+use tenure::lease::{LeaseEvent, LeaseInfo, Wait};
+use tenure_proto::convert::{lease_of, need};
+use tenure_proto::v1;
+
+use crate::Fault;
+use crate::api::Asked;
+
+/// The terms of a request, which must have them.
+pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
+    let terms = need(terms, "terms")?;
+    Ok(Asked {
+        owner: terms.owner,
+        ttl: (terms.ttl_ms > 0).then(|| Duration::from_millis(terms.ttl_ms)),
+        wait: match (terms.wait_forever, terms.wait_ms) {
+            (true, _) => Wait::Forever,
+            (false, wait) => Wait::from(Duration::from_millis(wait)),
+        },
+        metadata: terms.metadata,
+        reapable: terms.reapable,
+    })
+}
+
+pub(super) fn event_of(event: &LeaseEvent) -> v1::LeaseEvent {
+    let event = match event {
+        LeaseEvent::Held(info) => v1::lease_event::Event::Held(lease_of(info)),
+        LeaseEvent::Ended { id, cause, last } => v1::lease_event::Event::Ended(v1::Ended {
+            scope: id.clone(),
+            cause: v1::Cause::from(*cause).into(),
+            last: last.as_ref().map(lease_of),
+        }),
+    };
+    v1::LeaseEvent { event: Some(event) }
+}
+
+pub(super) fn leader_of(leader: Option<&LeaseInfo>) -> v1::LeaderResponse {
+    v1::LeaderResponse { leader: leader.map(lease_of) }
+}

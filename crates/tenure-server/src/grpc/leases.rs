@@ -1,0 +1,171 @@
+//! `tenure.v1.Leases`: leases over gRPC.
+
+use futures::StreamExt;
+use tenure::Error;
+use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
+use tenure_proto::convert::{lease_of, ms_down, need, waiter_of};
+use tenure_proto::v1;
+use tenure_proto::v1::leases_server::Leases;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert::{asked, event_of};
+use super::{Answers, session, until_leaving, view};
+use crate::Fault;
+use crate::api::{Api, scope};
+use crate::limits::Use;
+
+pub(crate) struct Service {
+    api: Api,
+}
+
+impl Service {
+    pub(crate) fn new(api: Api) -> Self {
+        Self { api }
+    }
+}
+
+/// The deed of a request, which must have one.
+fn deed(deed: Option<v1::Deed>) -> Result<Deed, Fault> {
+    Ok(need(deed, "deed")?.try_into()?)
+}
+
+#[tonic::async_trait]
+impl Leases for Service {
+    async fn acquire(
+        &self,
+        request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let request = request.into_inner();
+        let scope = scope(&request.scope).map_err(Fault::from)?;
+        let deed = view.acquire(&scope, &asked(request.terms)?).await?;
+        let remaining_ms = ms_down(deed.remaining);
+        Ok(Response::new(v1::AcquireResponse { deed: Some((&deed).into()), remaining_ms }))
+    }
+
+    async fn renew(
+        &self,
+        request: Request<v1::RenewRequest>,
+    ) -> Result<Response<v1::RenewResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let deeds: Result<Vec<Deed>, Error> =
+            request.into_inner().deeds.into_iter().map(Deed::try_from).collect();
+        let renewed = view.renew(&deeds.map_err(Fault::from)?).await?;
+        let renewed = renewed.iter().map(|renewed| v1::Renewed {
+            outcome: Some(match renewed {
+                Ok(renewed) => v1::renewed::Outcome::Renewal(renewed.into()),
+                Err(error) => v1::renewed::Outcome::Error(error.into()),
+            }),
+        });
+        Ok(Response::new(v1::RenewResponse { renewed: renewed.collect() }))
+    }
+
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        use v1::release_request::Outcome as Given;
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let request = request.into_inner();
+        let outcome = match &request.outcome {
+            None => Outcome::Plain,
+            Some(Given::Ok(value)) => Outcome::Ok(value),
+            Some(Given::Fail(error)) => Outcome::Fail(error),
+        };
+        view.release(&deed(request.deed.clone())?, outcome).await?;
+        Ok(Response::new(v1::ReleaseResponse {}))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<v1::HandOverRequest>,
+    ) -> Result<Response<v1::HandOverResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let request = request.into_inner();
+        view.hand_over(&deed(request.deed)?, &request.successor).await?;
+        Ok(Response::new(v1::HandOverResponse {}))
+    }
+
+    async fn proclaim(
+        &self,
+        request: Request<v1::ProclaimRequest>,
+    ) -> Result<Response<v1::ProclaimResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let request = request.into_inner();
+        let renewed = view.proclaim(&deed(request.deed)?, request.metadata).await?;
+        Ok(Response::new(v1::ProclaimResponse { renewal: Some((&renewed).into()) }))
+    }
+
+    async fn revoke(
+        &self,
+        request: Request<v1::RevokeRequest>,
+    ) -> Result<Response<v1::RevokeResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let request = request.into_inner();
+        let scope = scope(&request.scope).map_err(Fault::from)?;
+        let revoked = view.revoke(&scope, &request.reason).await?;
+        Ok(Response::new(v1::RevokeResponse { revoked }))
+    }
+
+    async fn show(
+        &self,
+        request: Request<v1::ShowRequest>,
+    ) -> Result<Response<v1::ShowResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let shown = view.show(&scope(&request.get_ref().scope).map_err(Fault::from)?).await?;
+        Ok(Response::new(v1::ShowResponse {
+            holder: shown.holder.as_ref().map(lease_of),
+            waiters: shown.waiters.iter().map(waiter_of).collect(),
+        }))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListLeasesRequest>,
+    ) -> Result<Response<v1::ListLeasesResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let _room = self.api.room().request()?;
+        let request = request.into_inner();
+        let namespace = match request.namespace.as_str() {
+            "" => None,
+            text => Some(text.parse::<Namespace>().map_err(Fault::from)?),
+        };
+        let leases = view.leases(namespace.as_ref(), request.children).await?;
+        Ok(Response::new(v1::ListLeasesResponse { leases: leases.iter().map(lease_of).collect() }))
+    }
+
+    type WatchStream = Answers<v1::LeaseEvent>;
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchLeasesRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let view = view(&self.api, &request)?;
+        let room = view.take(Use::Stream)?;
+        let request = request.into_inner();
+        let events = view.watch_leases(&request.prefix, request.after).await?;
+        let events = events.map(|event| match event {
+            Ok(event) => Ok(event_of(&event)),
+            Err(error) => Err(Fault::from(error).into()),
+        });
+        let first = futures::stream::once(async { Ok(v1::LeaseEvent::default()) });
+        Ok(Response::new(until_leaving(&view, room, first.chain(events))))
+    }
+
+    type SessionStream = Answers<v1::SessionResponse>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let view = view(&self.api, &request)?;
+        let room = view.take(Use::Stream)?;
+        Ok(Response::new(session::start(view, room, request.into_inner())))
+    }
+}

@@ -1,0 +1,151 @@
+//! A session: all leases of a client, kept alive by one message.
+//!
+//! The client attaches deeds; every message of its renews all of them, in as few round trips as the
+//! store allows. A stream that the client closes frees what is attached; one that breaks leaves it to
+//! expire or to be attached elsewhere. The server remembers nothing beyond the stream, so a session
+//! moves to another replica by attaching there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tenure::Error;
+use tenure::lease::{Deed, ReleaseOutcome};
+use tenure_proto::convert::ms_down;
+use tenure_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::Answers;
+use crate::Fault;
+use crate::api::View;
+use crate::limits::Taken;
+
+/// Leases in one session at most.
+const LEASES: usize = 10_000;
+/// Releases at once when a session closes.
+const AT_ONCE: usize = 64;
+/// Answers that a slow reader may leave unread.
+const UNREAD: usize = 8;
+
+type Reply = mpsc::Sender<Result<v1::SessionResponse, Status>>;
+
+pub(super) fn start(
+    view: View,
+    room: Taken,
+    incoming: Streaming<v1::SessionRequest>,
+) -> Answers<v1::SessionResponse> {
+    let (replies, outgoing) = mpsc::channel(UNREAD);
+    tokio::spawn(async move {
+        let _room = room;
+        let session = Session { view, deeds: BTreeMap::new(), answered: 0 };
+        session.run(incoming, &replies).await;
+    });
+    Box::pin(ReceiverStream::new(outgoing))
+}
+
+struct Session {
+    view: View,
+    deeds: BTreeMap<String, Deed>,
+    answered: u64,
+}
+
+impl Session {
+    async fn run(mut self, mut incoming: Streaming<v1::SessionRequest>, replies: &Reply) {
+        let shutdown = self.view.api().shutdown().clone();
+        let leaves = shutdown.leaving();
+        tokio::pin!(leaves);
+        let mut told = false;
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = incoming.message() => message,
+                () = &mut leaves, if !told => {
+                    told = true;
+                    let leaving = v1::SessionResponse { leaving: true, ..Default::default() };
+                    if replies.send(Ok(leaving)).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            match message {
+                Ok(Some(message)) => {
+                    let answer = self.answer(message).await;
+                    let failed = answer.is_err();
+                    if replies.send(answer.map_err(Status::from)).await.is_err() || failed {
+                        return;
+                    }
+                }
+                // Closed by the client: it is done with them. One that was told to go elsewhere takes
+                // them along.
+                Ok(None) if !told => return self.free().await,
+                Ok(None) => return,
+                Err(status) => {
+                    tracing::debug!(%status, leases = self.deeds.len(), "a session broke");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn answer(&mut self, message: v1::SessionRequest) -> Result<v1::SessionResponse, Fault> {
+        for scope in &message.detach {
+            self.deeds.remove(scope);
+        }
+        for deed in message.attach {
+            let deed = Deed::try_from(deed)?;
+            self.view.may_hold(&deed)?;
+            self.deeds.insert(deed.id.clone(), deed);
+        }
+        if self.deeds.len() > LEASES {
+            let (max, got) = (LEASES as u64, self.deeds.len() as u64);
+            return Err(Error::LimitExceeded { limit: "leases of a session", max, got }.into());
+        }
+        self.renew().await
+    }
+
+    /// Renews all. What is lost is told and dropped; what could not be renewed now stays, and its
+    /// life is not counted on.
+    async fn renew(&mut self) -> Result<v1::SessionResponse, Fault> {
+        let deeds: Vec<Deed> = self.deeds.values().cloned().collect();
+        let mut shortest: Option<Duration> = None;
+        let mut lost = Vec::new();
+        for (deed, renewed) in deeds.iter().zip(self.view.renew(&deeds).await?) {
+            match renewed {
+                Ok(renewed) => {
+                    let left = renewed.remaining;
+                    shortest = Some(shortest.map_or(left, |shortest| shortest.min(left)));
+                    self.deeds.insert(deed.id.clone(), deed.clone().renewed(&renewed));
+                }
+                Err(error @ Error::Lost { .. }) => {
+                    self.deeds.remove(&deed.id);
+                    let (scope, token) = (deed.id.clone(), deed.token);
+                    lost.push(v1::Lost { scope, token, error: Some((&error).into()) });
+                }
+                Err(error) => {
+                    tracing::debug!(%error, lease = %deed.id, "not renewed");
+                    shortest = Some(Duration::ZERO);
+                }
+            }
+        }
+        self.answered += 1;
+        let (answered, leaving) = (self.answered, false);
+        let remaining_ms = shortest.map(ms_down);
+        Ok(v1::SessionResponse { remaining_ms, lost, leaving, answered })
+    }
+
+    async fn free(self) {
+        let Self { view, deeds, .. } = self;
+        let release = |deed: Deed| {
+            let view = &view;
+            async move {
+                if let Err(error) = view.release(&deed, ReleaseOutcome::Plain).await {
+                    tracing::debug!(%error, lease = %deed.id, "stays until it expires");
+                }
+            }
+        };
+        futures::stream::iter(deeds.into_values()).for_each_concurrent(AT_ONCE, release).await;
+    }
+}
