@@ -10,10 +10,11 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use tenure::lease::Wait;
 use tenure::{Error, Key};
 
 use crate::Fault;
-use crate::api::{Api, View};
+use crate::api::{Api, Asked, View};
 use crate::auth::Caller;
 
 /// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
@@ -50,6 +51,22 @@ impl Asker {
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         self.bounded(work, |what| Error::unknown("server", what)).await
+    }
+
+    /// Acquires something. A wait takes as long as it takes; without one there is an answer in time.
+    pub(super) async fn acquire<T>(
+        &self,
+        asked: &Asked,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        if asked.wait != Wait::No {
+            return work.await;
+        }
+        let limit = self.view.api().room().limits().request_timeout;
+        // Giving up lets go of what may have been acquired.
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(Error::unavailable("server", format!("no answer within {limit:?}")).into())
+        })
     }
 
     async fn bounded<T>(

@@ -92,7 +92,6 @@ enum ErrorExpected {
     Token(u64),
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -5,12 +5,16 @@
 
 mod answer;
 mod ask;
+mod elections;
 mod error;
+mod leases;
 mod objects;
 mod openapi;
 mod ops;
 mod requests;
+mod slots;
 mod sse;
+mod terms;
 mod views;
 mod watch;
 
@@ -36,5 +40,10 @@ pub(crate) fn routes(api: &Api, metrics: &Metrics) -> Router {
 }
 
 fn documented() -> OpenApiRouter<Api> {
-    OpenApiRouter::default().merge(objects::routes()).merge(watch::routes())
+    OpenApiRouter::default()
+        .merge(objects::routes())
+        .merge(watch::routes())
+        .merge(leases::routes())
+        .merge(slots::routes())
+        .merge(elections::routes())
 }
