@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -18,6 +19,7 @@ use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
 use crate::api::Api;
 use crate::auth::{Authenticator, Peer};
@@ -98,7 +100,7 @@ impl Builder {
             .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
             .merge(health)
             .merge(http::open_routes(&readiness))
-            .layer(middleware::from_fn_with_state(metrics.clone(), metrics::measure));
+            .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
         Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
     }
 }
@@ -107,7 +109,7 @@ impl Builder {
 pub struct Server {
     api: Api,
     router: Router,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
     readiness: Readiness,
     tls: Option<Arc<rustls::ServerConfig>>,
     grace: Duration,
@@ -191,7 +193,13 @@ async fn connection(
         .max_concurrent_streams(STREAMS);
     let serve = |router: Router, certificate| {
         let peer = Peer { address, certificate };
-        TowerToHyperService::new(router.layer(axum::Extension(peer)))
+        // Not a layer: that would wrap every route anew for every connection.
+        TowerToHyperService::new(router.map_request(
+            move |mut request: ::http::Request<Incoming>| {
+                request.extensions_mut().insert(peer.clone());
+                request
+            },
+        ))
     };
     match acceptor {
         None => {

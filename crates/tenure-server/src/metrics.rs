@@ -60,11 +60,11 @@ fn seconds() -> Histogram {
     Histogram::new([0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0])
 }
 
-/// The server's counters and everything else that it exports. Clones share the numbers.
-#[derive(Clone)]
+/// The server's counters and everything else that it exports.
 pub(crate) struct Metrics {
-    registry: Arc<Registry>,
-    routes: Arc<HashSet<Arc<str>>>,
+    registry: Registry,
+    routes: HashSet<Arc<str>>,
+    nowhere: Arc<str>,
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
@@ -81,7 +81,7 @@ impl Metrics {
     /// - `tenure_server_request_seconds{route}`: until the answer begins, waits included,
     /// - `tenure_server_connections`, `tenure_server_streams`, `tenure_server_waiters`: open now,
     /// - `tenure_server_build_info{version}`.
-    pub(crate) fn new(mut registry: Registry, api: &Api) -> Self {
+    pub(crate) fn new(mut registry: Registry, api: &Api) -> Arc<Self> {
         api.lease_metrics().register(&mut registry);
         let requests = Family::default();
         let timers = Family::new_with_constructor(seconds as fn() -> Histogram);
@@ -94,16 +94,17 @@ impl Metrics {
         server.register("waiters", "Callers that wait now", waiters.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         server.register("build", "What runs here", build);
-        Self {
-            registry: Arc::new(registry),
-            routes: Arc::new(routes()),
+        Arc::new(Self {
+            registry,
+            routes: routes(),
+            nowhere: NOWHERE.into(),
             requests,
             seconds: timers,
             connections,
             streams,
             waiters,
             clock: Arc::clone(api.store().clock()),
-        }
+        })
     }
 
     /// Everything, as Prometheus reads it.
@@ -122,7 +123,7 @@ impl Metrics {
 
     fn route(&self, name: Option<&str>) -> Arc<str> {
         let known = name.and_then(|name| self.routes.get(name));
-        known.map_or_else(|| NOWHERE.into(), Arc::clone)
+        Arc::clone(known.unwrap_or(&self.nowhere))
     }
 }
 
@@ -165,7 +166,7 @@ fn method(method: &Method) -> &'static str {
 
 /// Counts and times every request.
 pub(crate) async fn measure(
-    State(metrics): State<Metrics>,
+    State(metrics): State<Arc<Metrics>>,
     request: Request,
     next: Next,
 ) -> Response {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -99,8 +99,20 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
         let limits = api.room().limits();
         let announced = request.headers().get(CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = request.into_body();
-        let reading = read(body, announced, limits.message_bytes);
+        let asks_first = request.headers().contains_key(EXPECT);
+        let most = limits.message_bytes;
+        let reading = async {
+            let body = request.into_body();
+            match announced.filter(|announced| *announced > most) {
+                None => read(body, most).await,
+                Some(got) => {
+                    if !asks_first {
+                        hear_out(body).await;
+                    }
+                    Err(too_large(most, got))
+                }
+            }
+        };
         let Ok(bytes) = tokio::time::timeout(limits.request_timeout, reading).await else {
             let reason = format!("it did not arrive within {:?}", limits.request_timeout);
             return Err(invalid("body", reason));
@@ -109,13 +121,8 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
     }
 }
 
-async fn read(body: Body, announced: Option<usize>, most: usize) -> Result<Bytes, Fault> {
-    if let Some(got) = announced.filter(|announced| *announced > most) {
-        hear_out(body).await;
-        return Err(too_large(most, got));
-    }
-    let mut body = Limited::new(body, most);
-    match (&mut body).collect().await {
+async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
+    match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(most, most + 1)),
         Err(error) => Err(invalid("body", format!("it broke off: {error}"))),

@@ -22,6 +22,8 @@ pub(crate) use error::speaks_grpc;
 pub(crate) use openapi::paths;
 pub(crate) use ops::open_routes;
 
+use std::sync::Arc;
+
 use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -29,7 +31,7 @@ use crate::api::Api;
 use crate::metrics::Metrics;
 
 /// Everything under `/v1`, what operators look at, and the answer where there is nothing.
-pub(crate) fn routes(api: &Api, metrics: &Metrics) -> Router {
+pub(crate) fn routes(api: &Api, metrics: &Arc<Metrics>) -> Router {
     let (router, _) = documented().split_for_parts();
     router
         .with_state(api.clone())

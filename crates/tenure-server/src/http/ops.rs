@@ -1,5 +1,7 @@
 //! What operators and their machines look at: metrics, whether the process lives, whether it is ready.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
@@ -23,9 +25,9 @@ pub(super) fn guarded() -> OpenApiRouter<Api> {
     OpenApiRouter::default().routes(routes!(metrics))
 }
 
-pub(super) fn routes(api: &Api, metrics: &Metrics) -> Router {
+pub(super) fn routes(api: &Api, metrics: &Arc<Metrics>) -> Router {
     let (router, _) = guarded().split_for_parts();
-    router.with_state(api.clone()).layer(Extension(metrics.clone()))
+    router.with_state(api.clone()).layer(Extension(Arc::clone(metrics)))
 }
 
 /// For everybody: whoever restarts or routes around a server has no credentials.
@@ -43,7 +45,10 @@ pub(crate) fn open_routes(readiness: &Readiness) -> Router {
 /// Counters and timers in the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, content_type = "text/plain"), (status = "default", body = ErrorBody)))]
-async fn metrics(asker: Asker, Extension(metrics): Extension<Metrics>) -> Result<Response, Fault> {
+async fn metrics(
+    asker: Asker,
+    Extension(metrics): Extension<Arc<Metrics>>,
+) -> Result<Response, Fault> {
     asker.view.require(Action::ServerObserve, "metrics")?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let text = metrics.text(asker.view.api().room());

@@ -1,6 +1,7 @@
 //! The HTTP front door, asked by a real client over TCP.
 
 mod client;
+mod docs;
 mod leases;
 mod objects;
 mod ops;
