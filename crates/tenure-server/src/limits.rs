@@ -94,6 +94,14 @@ impl Room {
         &self.limits
     }
 
+    /// How much of a kind of room is taken now.
+    pub(crate) fn taken(&self, what: Use) -> usize {
+        match what {
+            Use::Stream => self.limits.streams.saturating_sub(self.streams.available_permits()),
+            Use::Wait => self.limits.waiters.saturating_sub(self.waiters.available_permits()),
+        }
+    }
+
     /// Room for one request.
     pub fn request(&self) -> Result<Taken, Fault> {
         let permit = take(&self.requests, "the server works on as many requests as it can")?;

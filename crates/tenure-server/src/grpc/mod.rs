@@ -13,11 +13,13 @@ use futures::stream::{Stream, StreamExt};
 use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::auth::Caller;
 use crate::limits::Taken;
+use crate::ready::Readiness;
 
 /// All services on one port, with reflection and health.
 pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Error> {
@@ -74,6 +76,11 @@ fn until_leaving<T: Send + 'static>(
         let going = item.is_ok().then_some((stream, end, room));
         Some((item, going))
     }))
+}
+
+/// Health, which asks nobody who they are.
+pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
+    Routes::new(HealthServer::new(readiness.health()))
 }
 
 /// What the caller of a request sees.

@@ -3,3 +3,4 @@
 #![expect(clippy::unwrap_used, reason = "what fails in a test's helper fails the test")]
 
 mod auth;
+mod http;
