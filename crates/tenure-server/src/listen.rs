@@ -122,6 +122,8 @@ impl Server {
         let limits = self.api.room().limits();
         let connections = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
+        // Ends what does not end by itself, also when this is dropped.
+        let cut = Cut::default();
         let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
@@ -137,9 +139,11 @@ impl Server {
             let _ = stream.set_nodelay(true);
             let (router, acceptor) = (self.router.clone(), acceptor.clone());
             let watcher = graceful.watcher();
+            let cut = cut.0.clone();
             tokio::spawn(async move {
                 let _place = place;
-                if let Err(error) = connection(stream, address, acceptor, router, watcher).await {
+                let served = connection(stream, address, acceptor, router, watcher);
+                if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
             });
@@ -148,8 +152,19 @@ impl Server {
         if tokio::time::timeout(self.grace, graceful.shutdown()).await.is_err() {
             tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
         }
+        drop(cut);
         let _ = tokio::time::timeout(self.grace, self.api.settle()).await;
         Ok(())
+    }
+}
+
+/// Dropped, it ends all connections.
+#[derive(Default)]
+struct Cut(Shutdown);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.begin();
     }
 }
 
