@@ -2,7 +2,9 @@
 
 mod convert;
 mod elections;
+mod exchange;
 mod leases;
+mod parting;
 mod session;
 mod slots;
 mod store;
@@ -34,6 +36,7 @@ pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Erro
     let leases = v1::leases_server::LeasesServer::new(leases::Service::new(api.clone()))
         .max_decoding_message_size(most)
         .max_encoding_message_size(usize::MAX);
+    let leases = parting::Told(leases);
     let slots = v1::slots_server::SlotsServer::new(slots::Service::new(api.clone()));
     let elections = elections::Service::new(api.clone());
     let elections = v1::elections_server::ElectionsServer::new(elections);
