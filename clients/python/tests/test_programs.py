@@ -209,6 +209,11 @@ def test_a_lease_that_was_waited_for_is_renewed_before_it_is_handed_out(script: 
     assert script.sent[0].request.waits == 60.0
 
 
+def test_a_lease_with_little_left_is_renewed_before_it_is_handed_out(script: Script) -> None:
+    script.answers = [ok(deed=DEED, remaining_ms=9_000), RENEWED]
+    assert script.run(wanting().run()).valid_until == 1027.0
+
+
 def test_a_lease_that_is_gone_when_it_is_renewed_is_asked_for_again(script: Script) -> None:
     script.answers = [GRANTED, NOT_RENEWED, GRANTED]
     waits = iter([25.0, 0.0, 0.0])

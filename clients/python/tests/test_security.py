@@ -80,8 +80,9 @@ def test_an_unknown_certificate_is_not_trusted_and_not_mistaken_for_no_server(
 async def test_the_same_with_asyncio(secured: tuple[Server, str], certificate: tuple[Path, Path]) -> None:
     server, token = secured
     async with tenure.AsyncClient(server.url, token=token, ca=certificate[0]) as client:
-        async with client.lease("billing.nightly/close", ttl=30):
-            pass
+        async with client.lease("billing.nightly/close", ttl=30) as lease:
+            await client.leases.show(lease.scope)
+            lease.check()
     async with tenure.AsyncClient(server.url, token=token) as client:
         with pytest.raises(tenure.NoServer, match="(?i)certificate"):
             await client.capabilities()

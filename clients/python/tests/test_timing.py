@@ -29,7 +29,7 @@ def refused(code: str) -> Mapping[str, Any]:
 
 def test_the_holder_stops_before_the_store_could_have_given_the_lease_away() -> None:
     timing = Timing(30.0)
-    assert timing.due(100.0) == 110.0
+    assert timing.due(100.0, 127.0) == 110.0
     assert timing.valid_until(100.0, 27.0) == 127.0
     assert Timing(3600.0).valid_until(0.0, 3600.0) == 3595.0
 
@@ -39,6 +39,13 @@ def test_a_server_is_believed_when_it_grants_less_and_not_when_it_grants_more() 
     assert timing.valid_until(100.0, 5.0) == 105.0
     assert timing.valid_until(100.0, 500.0) == 127.0
     assert timing.valid_until(100.0, -1.0) == 100.0
+
+
+def test_a_short_grant_is_renewed_before_it_is_over() -> None:
+    tenure = held(remaining=4.0)
+    assert (tenure.due, tenure.valid_until) == (FAR + 2, FAR + 4)
+    tenure.renewed(FAR + 2, {"revision": 8, "ttl_ms": 30_000, "remaining_ms": 6_000})
+    assert (tenure.due, tenure.valid_until) == (FAR + 5, FAR + 8)
 
 
 def test_retries_go_on_until_the_deadline_and_never_past_it() -> None:

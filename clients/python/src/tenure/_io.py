@@ -47,7 +47,7 @@ def _translated() -> Iterator[None]:
         raise NotSent(str(error) or "it did not answer in time", refused=_refused(error)) from error
     except httpx.TimeoutException as error:
         raise NoAnswer("it did not answer in time", timed_out=True) from error
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         raise NoAnswer(str(error) or type(error).__name__) from error
 
 

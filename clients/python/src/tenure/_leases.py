@@ -128,13 +128,14 @@ class Acquisition:
             self._reached = self._reached or not isinstance(error, errors.NoServer)
             raise
         grant = Grant(content["deed"], sent, content["remaining_ms"] / 1000, content.get("index", 0))
-        if _clock.now() < grant.timing.due(sent):
+        now = _clock.now()
+        if now < grant.due and not grant.timing.soon_over(now, grant.valid_until):
             self.unsettled = False
             return grant
         return (yield from self._in_time(grant))
 
     def _in_time(self, grant: Grant) -> Program[Grant | None]:
-        """Renews what was granted after a wait: nobody is handed a lease that is about to be over."""
+        """Renews what was granted long ago: nobody is handed a lease that is about to be over."""
         sent = _clock.now()
         (result,) = (yield from renew(self.servers, [grant.deed]))["renewed"]
         if "error" in result:

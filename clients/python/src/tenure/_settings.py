@@ -47,7 +47,8 @@ class Settings:
             name=name,
             timeout=timeout,
             tls=_tls(ca, cert),
-            token=token or environment.get("TENURE_TOKEN") or None,
+            # What comes from a file often ends with a line feed.
+            token=(token or environment.get("TENURE_TOKEN") or "").strip() or None,
         )
 
     def headers(self) -> dict[str, str]:

@@ -36,6 +36,11 @@ class Grant:
         """After which instant the holder must not act."""
         return self.timing.valid_until(self.sent, self.remaining)
 
+    @property
+    def due(self) -> float:
+        """When to renew it."""
+        return self.timing.due(self.sent, self.valid_until)
+
 
 class Tenure:
     """A lease that is held, until it is not."""
@@ -45,7 +50,7 @@ class Tenure:
         self.index = grant.index
         self.timing = grant.timing
         self.valid_until = grant.valid_until
-        self.due = self.timing.due(grant.sent)
+        self.due = grant.due
         self.failures = 0
         self.renewing = False
         self.trouble = ""
@@ -102,7 +107,7 @@ class Tenure:
         # An answer that was overtaken by a later one takes nothing away.
         granted = self.timing.valid_until(sent, renewal["remaining_ms"] / 1000)
         self.valid_until = max(self.valid_until, granted)
-        self.due = self.timing.due(sent)
+        self.due = self.timing.due(sent, granted)
         self.failures, self.trouble = 0, ""
 
     def failed(self, now: float, trouble: str, jitter: float) -> None:

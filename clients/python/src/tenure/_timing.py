@@ -37,9 +37,13 @@ class Timing:
         """
         return sent + max(0.0, min(remaining, self.usable))
 
-    def due(self, sent: float) -> float:
-        """When the renewal after the one sent at ``sent`` is due."""
-        return sent + self.renew_every
+    def due(self, sent: float, valid_until: float) -> float:
+        """When the renewal after the one sent at ``sent`` is due: in time also if little was granted."""
+        return min(sent + self.renew_every, (sent + valid_until) / 2)
+
+    def soon_over(self, now: float, valid_until: float) -> bool:
+        """Whether so little is left that a renewal comes before anything else."""
+        return valid_until - now < self.usable / 2
 
 
 def margin(ttl: float) -> float:
