@@ -2,7 +2,9 @@
 
 mod convert;
 mod elections;
+mod exchange;
 mod leases;
+mod parting;
 mod session;
 mod slots;
 mod store;
@@ -13,11 +15,13 @@ use futures::stream::{Stream, StreamExt};
 use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::auth::Caller;
 use crate::limits::Taken;
+use crate::ready::Readiness;
 
 /// All services on one port, with reflection and health.
 pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Error> {
@@ -32,6 +36,7 @@ pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Erro
     let leases = v1::leases_server::LeasesServer::new(leases::Service::new(api.clone()))
         .max_decoding_message_size(most)
         .max_encoding_message_size(usize::MAX);
+    let leases = parting::Told(leases);
     let slots = v1::slots_server::SlotsServer::new(slots::Service::new(api.clone()));
     let elections = elections::Service::new(api.clone());
     let elections = v1::elections_server::ElectionsServer::new(elections);
@@ -74,6 +79,11 @@ fn until_leaving<T: Send + 'static>(
         let going = item.is_ok().then_some((stream, end, room));
         Some((item, going))
     }))
+}
+
+/// Health, which asks nobody who they are.
+pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
+    Routes::new(HealthServer::new(readiness.health()))
 }
 
 /// What the caller of a request sees.
