@@ -33,6 +33,8 @@ Exit codes:
 
 Environment:
   TENURE_STORE  the store, for instance sqlite:/var/lib/tenure.db or postgres://db/app
+  TENURE_SERVER a server instead of a store, for instance http://127.0.0.1:8368
+  TENURE_TOKEN  the token to show to it; TENURE_CA, TENURE_CERT and TENURE_KEY name PEM files for TLS
   TENURE_NAME   the name that others see of `tenure run`
   TENURE_LOG    what to log to standard error, for instance info or tenure=debug";
 

@@ -8,8 +8,10 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tenure::Error;
 use tenure::clock::{Clock as _, SystemClock};
-use tenure::lease::{LeaseEvent, LeaseInfo, Namespace, Scope, Status, WaiterInfo};
+use tenure::lease::{LEASE, LeaseEvent, LeaseInfo, Namespace, Scope, Status, WAITER, WaiterInfo};
+use tenure::store::WatchRequest;
 
+use crate::follow::{Follow, follow};
 use crate::stores::StoreArgument;
 use crate::{json, table};
 
@@ -26,6 +28,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
+        follow: Follow,
+        #[command(flatten)]
         store: StoreArgument,
     },
     /// Show who holds a scope and who waits for it.
@@ -35,6 +39,8 @@ pub(crate) enum Command {
         /// JSON for programs.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        follow: Follow,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -70,10 +76,10 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Ls { namespace, children, json, store } => {
-                ls(namespace.as_ref(), children, json, &store).await
+            Self::Ls { namespace, children, json, follow, store } => {
+                ls(namespace.as_ref(), children, json, &follow, &store).await
             }
-            Self::Show { scope, json, store } => show(&scope, json, &store).await,
+            Self::Show { scope, json, follow, store } => show(&scope, json, &follow, &store).await,
             Self::Revoke { scope, reason, store } => revoke(&scope, &reason, &store).await,
             Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
         }
@@ -84,68 +90,75 @@ async fn ls(
     namespace: Option<&Namespace>,
     children: bool,
     json: bool,
+    following: &Follow,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
-    let leases = match namespace {
-        Some(namespace) => coordinator.list(namespace, children).await?,
-        None => coordinator.list_all().await?,
-    };
-    coordinator.store().close().await;
-    if json {
-        let mut out = std::io::stdout().lock();
-        for info in &leases {
-            writeln!(out, "{}", lease_json(info))?;
+    let text = async || {
+        let leases = match namespace {
+            Some(namespace) => coordinator.list(namespace, children).await?,
+            None => coordinator.list_all().await?,
+        };
+        if json {
+            return Ok(leases.iter().map(|info| format!("{}\n", lease_json(info))).collect());
         }
-        out.flush()?;
-    } else {
         let heading = ["SCOPE", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"];
-        table::print(&heading, &leases.iter().map(row).collect::<Vec<_>>())?;
-    }
+        Ok(table::render(&heading, &leases.iter().map(row).collect::<Vec<_>>()))
+    };
+    let prefix = namespace.map_or("", |namespace| namespace.as_str());
+    let requests = [WatchRequest::kind(LEASE).prefix(prefix)];
+    follow(following, coordinator.store(), &requests, text).await?;
+    coordinator.store().close().await;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(scope: &Scope, json: bool, store: &StoreArgument) -> anyhow::Result<ExitCode> {
+async fn show(
+    scope: &Scope,
+    json: bool,
+    following: &Follow,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
-    let status = coordinator.status(scope).await?;
-    coordinator.store().close().await;
-    if json {
+    let text = async || {
+        let status = coordinator.status(scope).await?;
+        if !json {
+            return Ok(status_text(scope, &status));
+        }
         let value = json!({
             "scope": scope.as_str(),
             "holder": status.holder.as_ref().map(lease_json),
             "waiters": status.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-    } else {
-        print_status(scope, &status)?;
-    }
+        Ok(serde_json::to_string_pretty(&value)? + "\n")
+    };
+    let requests = [LEASE, WAITER].map(|kind| WatchRequest::kind(kind).prefix(scope.as_str()));
+    follow(following, coordinator.store(), &requests, text).await?;
+    coordinator.store().close().await;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_status(scope: &Scope, status: &Status) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn status_text(scope: &Scope, status: &Status) -> String {
+    let mut lines = Vec::new();
     match &status.holder {
-        None => writeln!(out, "free      {scope}")?,
+        None => lines.push(format!("free      {scope}")),
         Some(info) => {
             let (holder, token, since) =
                 (&info.holder, info.token, table::time(info.acquired_at_ms));
             let left = info.expires_in.map_or_else(|| "-".into(), table::duration);
-            writeln!(
-                out,
+            lines.push(format!(
                 "held by   {holder}   token {token}   since {since}   expires in {left}"
-            )?;
-            for (key, value) in &info.metadata {
-                writeln!(out, "          {key}: {value}")?;
-            }
+            ));
+            let told = info.metadata.iter();
+            lines.extend(told.map(|(key, value)| format!("          {key}: {value}")));
         }
     }
     if !status.waiters.is_empty() {
         let waiter =
             |waiter: &WaiterInfo| format!("{} {}", waiter.owner, table::duration(waited(waiter)));
         let waiters: Vec<_> = status.waiters.iter().map(waiter).collect();
-        writeln!(out, "waiting   {}", waiters.join("   "))?;
+        lines.push(format!("waiting   {}", waiters.join("   ")));
     }
-    out.flush()
+    lines.join("\n") + "\n"
 }
 
 async fn revoke(scope: &Scope, reason: &str, store: &StoreArgument) -> anyhow::Result<ExitCode> {

@@ -3,10 +3,13 @@
 mod duration;
 mod elect;
 mod exit;
+mod follow;
 mod json;
 mod lease;
 mod object;
 mod run;
+mod serve;
+mod servers;
 mod slots;
 mod store;
 mod stores;
@@ -30,6 +33,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Serve(serve::Arguments),
     /// See who holds what and who waits for it; end somebody's tenure.
     #[command(subcommand)]
     Lease(lease::Command),
@@ -69,8 +73,10 @@ fn main() -> ExitCode {
         Command::Completions { shell } => return completions(shell),
         command => command,
     };
+    // A server tells what it does, above all to the audit log; a command only what went wrong.
+    let usual = if matches!(command, Command::Serve(_)) { "info" } else { "error" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -87,6 +93,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(arguments) => arguments.run().await,
+            Command::Serve(arguments) => arguments.run().await,
             Command::Lease(command) => command.run().await,
             Command::Slots(command) => command.run().await,
             Command::Elect(command) => command.run().await,

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use tenure::lease::Namespace;
+use tenure::lease::{Coordinator, LEASE, Namespace, SLOTS, SlotInfo, WAITER};
+use tenure::store::WatchRequest;
 
+use crate::follow::{Follow, follow};
 use crate::lease::{lease_json, waiter_json};
 use crate::stores::StoreArgument;
 use crate::table;
@@ -18,6 +20,8 @@ pub(crate) enum Command {
         /// JSON for programs.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        follow: Follow,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -37,7 +41,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Ls { group, json, store } => ls(&group, json, &store).await,
+            Self::Ls { group, json, follow, store } => ls(&group, json, &follow, &store).await,
             Self::Resize { group, count, store } => {
                 let coordinator = store.coordinator().await?;
                 coordinator.slots(&group).resize(count).await?;
@@ -49,14 +53,28 @@ impl Command {
     }
 }
 
-async fn ls(group: &Namespace, json: bool, store: &StoreArgument) -> anyhow::Result<ExitCode> {
+async fn ls(
+    group: &Namespace,
+    json: bool,
+    following: &Follow,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
+    let kinds = [LEASE, WAITER, SLOTS];
+    let requests = kinds.map(|kind| WatchRequest::kind(kind).prefix(group.as_str()));
+    let text = || text(&coordinator, group, json);
+    follow(following, coordinator.store(), &requests, text).await?;
+    coordinator.store().close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A group as it is now.
+async fn text(coordinator: &Coordinator, group: &Namespace, json: bool) -> anyhow::Result<String> {
     let slots = coordinator.slots(group);
     let (count, holders) = (slots.count().await?, slots.holders().await?);
     let waiters = slots.waiters().await?;
-    coordinator.store().close().await;
     if json {
-        let slot = |slot: &tenure::lease::SlotInfo| {
+        let slot = |slot: &SlotInfo| {
             let mut value = lease_json(&slot.lease);
             value["slot"] = slot.index.into();
             value
@@ -67,23 +85,19 @@ async fn ls(group: &Namespace, json: bool, store: &StoreArgument) -> anyhow::Res
             "holders": holders.iter().map(slot).collect::<Vec<_>>(),
             "waiters": waiters.iter().map(waiter_json).collect::<Vec<_>>(),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(serde_json::to_string_pretty(&value)? + "\n");
     }
-    let rows: Vec<Vec<String>> = holders
-        .iter()
-        .map(|slot| {
-            vec![
-                slot.index.to_string(),
-                slot.lease.holder.to_string(),
-                slot.lease.token.to_string(),
-                table::time(slot.lease.acquired_at_ms),
-                slot.lease.expires_in.map_or_else(|| "-".into(), table::duration),
-            ]
-        })
-        .collect();
-    table::print(&["SLOT", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"], &rows)?;
+    let row = |slot: &SlotInfo| {
+        vec![
+            slot.index.to_string(),
+            slot.lease.holder.to_string(),
+            slot.lease.token.to_string(),
+            table::time(slot.lease.acquired_at_ms),
+            slot.lease.expires_in.map_or_else(|| "-".into(), table::duration),
+        ]
+    };
+    let rows: Vec<_> = holders.iter().map(row).collect();
+    let table = table::render(&["SLOT", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"], &rows);
     let count = count.map_or_else(|| "an unset number of".into(), |count| count.to_string());
-    println!("\n{} of {count} slots held, {} waiting", holders.len(), waiters.len());
-    Ok(ExitCode::SUCCESS)
+    Ok(format!("{table}\n{} of {count} slots held, {} waiting\n", rows.len(), waiters.len()))
 }

@@ -13,31 +13,62 @@ use tenure_nats::NatsStore;
 use tenure_postgres::PostgresStore;
 use tenure_sqlite::SqliteStore;
 
-/// Said wherever a person may choose.
-pub(crate) const HELP: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET or kubernetes://NAMESPACE [default: a SQLite file of this user]";
+use crate::servers::Login;
 
-/// `--store` of every command that works on one.
+/// Said wherever a person may choose.
+macro_rules! kinds {
+    () => {
+        "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET, kubernetes://NAMESPACE, or http://HOST:PORT of a server"
+    };
+}
+pub(crate) const HELP: &str = kinds!();
+const HELP_ENV: &str =
+    concat!(kinds!(), " [env: TENURE_STORE] [default: a SQLite file of this user]");
+
+/// `--store` and `--server` of every command that works on a store.
 #[derive(clap::Args)]
 pub(crate) struct StoreArgument {
     /// The store.
-    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = HELP)]
+    #[arg(long, value_name = "URL", help = HELP_ENV, conflicts_with = "server")]
     store: Option<String>,
+    /// A running `tenure serve` instead of a store, for instance http://127.0.0.1:8368; more separated by
+    /// commas [env: TENURE_SERVER]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    #[command(flatten)]
+    login: Login,
 }
 
 impl StoreArgument {
     pub(crate) async fn open(&self) -> Result<Store> {
-        match &self.store {
-            Some(url) => open(url).await,
-            None => open(&default_url()?).await,
-        }
+        let url = match self.server.as_ref().or(self.store.as_ref()) {
+            Some(url) => url.clone(),
+            None => from_env()?,
+        };
+        if is_server(&url) { self.login.open(&url).await } else { open(&url).await }
     }
-}
 
-impl StoreArgument {
     /// Somebody to ask about leases.
     pub(crate) async fn coordinator(&self) -> Result<Coordinator> {
         Coordinator::builder(self.open().await?).start()
     }
+}
+
+/// What the environment says, or a file of this user's.
+fn from_env() -> Result<String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    match (variable("TENURE_SERVER"), variable("TENURE_STORE")) {
+        (Some(_), Some(_)) => Err(Error::invalid(
+            "environment",
+            "both TENURE_SERVER and TENURE_STORE are set; unset one, or give --server or --store",
+        )),
+        (Some(url), None) | (None, Some(url)) => Ok(url),
+        (None, None) => default_url(),
+    }
+}
+
+pub(crate) fn is_server(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
 }
 
 /// One SQLite file per user, so that trying Tenure needs no decision.
@@ -68,10 +99,10 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("etcd" | "etcds", _)) => Ok(EtcdStore::connect(url).await?.into_store()),
         Some(("kubernetes", _)) => Ok(KubernetesStore::connect(url).await?.into_store()),
         Some(("nats", _)) => Ok(NatsStore::connect(url).await?.into_store()),
+        Some(("http" | "https", _)) => Login::from_env().open(url).await,
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            "a store is memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, \
-             etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET or kubernetes://NAMESPACE",
+            concat!("a store is ", kinds!()),
         )),
     }
 }

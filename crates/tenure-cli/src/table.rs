@@ -2,9 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Prints rows under a heading; the last column is not padded.
-pub(crate) fn print(heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+/// Rows under a heading; the last column is not padded.
+pub(crate) fn render(heading: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..heading.len())
         .map(|at| {
             let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
@@ -12,9 +11,14 @@ pub(crate) fn print(heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         })
         .collect();
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
-    for row in std::iter::once(&heading).chain(rows) {
-        writeln!(out, "{}", line(row, &widths))?;
-    }
+    let lines = std::iter::once(&heading).chain(rows).map(|row| line(row, &widths) + "\n");
+    lines.collect()
+}
+
+/// Prints rows under a heading.
+pub(crate) fn print(heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(render(heading, rows).as_bytes())?;
     out.flush()
 }
 

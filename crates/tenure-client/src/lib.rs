@@ -43,6 +43,8 @@ pub use options::Options;
 use error::Fault;
 use link::Links;
 
+/// Rounds through all servers before there is taken to be none: enough for one that is about to start.
+const FIRST_ROUNDS: u32 = 5;
 /// The name of this backend in errors.
 pub(crate) const BACKEND: &str = "server";
 
@@ -82,7 +84,7 @@ impl ServerStore {
 /// What the store behind the server promises. The first call, so it tells whether there is a server.
 async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
     let request = v1::CapabilitiesRequest { writer_level: WRITER_LEVEL };
-    let response = links.ask(|mut client| {
+    let response = links.ask_often(FIRST_ROUNDS, |mut client| {
         let request = links.request(request);
         async move { client.capabilities(request).await }
     });

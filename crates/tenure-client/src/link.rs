@@ -119,8 +119,21 @@ impl Links {
     where
         F: Future<Output = std::result::Result<Response<T>, Status>>,
     {
+        self.ask_often(u32::MAX, call).await
+    }
+
+    /// The same, but for so many rounds through all servers only.
+    pub(crate) async fn ask_often<T, F>(
+        &self,
+        rounds: u32,
+        call: impl Fn(StoreClient<Channel>) -> F,
+    ) -> std::result::Result<T, Fault>
+    where
+        F: Future<Output = std::result::Result<Response<T>, Status>>,
+    {
         let asking = async {
-            for attempt in 0.. {
+            let attempts = self.channels.len().saturating_mul(rounds as usize);
+            for attempt in 0..u32::try_from(attempts).unwrap_or(u32::MAX) {
                 let (server, client) = self.current();
                 let why = match call(client).await.map_err(Fault::from) {
                     Ok(response) => return Ok(response.into_inner()),
@@ -128,15 +141,11 @@ impl Links {
                     Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => why,
                 };
                 self.leave(server, &why);
-                // With one server, and nobody there, waiting helps only if it is about to start.
-                if attempt as usize >= 2 * self.channels.len() + 8 {
-                    return Err(Fault::Elsewhere(self.nobody()));
-                }
                 tokio::time::sleep(pause(attempt)).await;
             }
             Err(Fault::Elsewhere(self.nobody()))
         };
-        let late = || Err(Fault::Elsewhere(format!("no answer in time; {}", self.told())));
+        let late = || Err(Fault::Elsewhere(self.nobody()));
         tokio::select! {
             biased;
             answer = tokio::time::timeout(self.options.timeout, asking) => answer.unwrap_or_else(|_| late()),

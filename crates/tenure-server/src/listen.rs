@@ -227,7 +227,7 @@ struct Gate {
 async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().cloned();
     let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    match gate.authenticator.caller(request.headers(), &peer).await {
+    match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

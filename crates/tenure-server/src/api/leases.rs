@@ -126,7 +126,8 @@ impl View {
         self.require(Action::LeasesRevoke, scope.as_str())?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let revoked = self.coordinator.revoke(scope, reason).await?;
-        self.audit(if revoked { "revoked" } else { "nothing to revoke" }, scope.as_str());
+        let what = if revoked { "revoked" } else { "nothing to revoke" };
+        self.audit(Action::LeasesRevoke, scope.as_str(), what);
         Ok(revoked)
     }
 

@@ -33,6 +33,9 @@ pub(super) fn group(group: &str) -> String {
     format!("{group}/*")
 }
 
+/// Something for the audit log: what was allowed, on what, and what was done.
+type Notable = (Action, String, &'static str);
+
 impl View {
     /// One object.
     pub async fn get(&self, key: &Key) -> Result<Option<Object>, Fault> {
@@ -51,10 +54,18 @@ impl View {
         for check in &commit.checks {
             self.may_read(&check.key.kind, &check.key.id, false)?;
         }
+        let mut notable = Vec::new();
         for write in &commit.writes {
-            self.may_write(write)?;
+            notable.extend(self.may_write(write)?);
         }
-        Ok(self.store.commit(commit).await?)
+        let committed = self.store.commit(commit).await;
+        // What may have happened is told too.
+        if !committed.as_ref().is_err_and(tenure::Error::is_refusal) {
+            for (action, resource, what) in &notable {
+                self.audit(*action, resource, what);
+            }
+        }
+        Ok(committed?)
     }
 
     /// Prolongs lives, many at once.
@@ -95,28 +106,19 @@ impl View {
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
     }
 
-    fn may_write(&self, write: &Write) -> Result<(), Fault> {
+    /// Refuses what the caller may not write, and tells what the audit log has to know of the rest.
+    fn may_write(&self, write: &Write) -> Result<Option<Notable>, Fault> {
         let key = write.key();
-        match (key.kind.as_str(), write) {
+        let (action, resource, what) = match (key.kind.as_str(), write) {
             // The word left for the holder: only whoever revokes writes it.
-            (REVOKED, _) => {
-                self.require(Action::LeasesRevoke, &about(&key.id))?;
-                self.audit("revoked", &about(&key.id));
-                Ok(())
-            }
+            (REVOKED, _) => (Action::LeasesRevoke, about(&key.id), "revoked"),
             // Whoever takes a slot expects the group as it was; whoever resizes it does not care.
             (SLOTS, write) if write.expect() == Expect::Any => {
-                self.require(Action::SlotsResize, &group(&key.id))?;
-                self.audit("resized", &key.id);
-                Ok(())
+                (Action::SlotsResize, Cow::Owned(group(&key.id)), "resized")
             }
-            _ => self.may_change(key),
-        }
-    }
-
-    /// A line in the audit log.
-    pub(super) fn audit(&self, what: &'static str, resource: &str) {
-        let (subject, tenant) = (self.caller.subject(), self.caller.tenant());
-        tracing::info!(target: "audit", subject, tenant, resource, "{what}");
+            _ => return self.may_change(key).map(|()| None),
+        };
+        self.require(action, &resource)?;
+        Ok(Some((action, resource.into_owned(), what)))
     }
 }

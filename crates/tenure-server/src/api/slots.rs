@@ -36,9 +36,10 @@ impl View {
 
     /// Changes how many slots a group has.
     pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
-        self.require(Action::SlotsResize, &group(namespace.as_str()))?;
+        let group = group(namespace.as_str());
+        self.require(Action::SlotsResize, &group)?;
         self.coordinator.slots(namespace).resize(count).await?;
-        self.audit("resized", namespace.as_str());
+        self.audit(Action::SlotsResize, &group, "resized");
         Ok(())
     }
 

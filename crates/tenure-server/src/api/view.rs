@@ -5,7 +5,7 @@ use tenure::store::Store;
 
 use super::Api;
 use crate::Fault;
-use crate::auth::{Action, Caller};
+use crate::auth::{Action, Caller, audit};
 use crate::limits::{Taken, Use};
 
 /// What one caller sees, and what it may do there.
@@ -43,10 +43,16 @@ impl View {
         if self.caller.may(action, resource) {
             return Ok(());
         }
-        let (subject, name) = (self.caller.subject(), action.name());
-        tracing::warn!(target: "audit", subject, tenant = self.caller.tenant(), action = name, resource, "denied");
-        let (subject, resource) = (subject.to_owned(), resource.to_owned());
-        Err(Fault::Denied { subject, action: name, resource })
+        // On a stream, whoever was known when it began may not be any more.
+        self.caller.still()?;
+        audit::denied(&self.caller, action, resource);
+        let (subject, resource) = (self.caller.subject().to_owned(), resource.to_owned());
+        Err(Fault::Denied { subject, action: action.name(), resource })
+    }
+
+    /// Says in the audit log what was done with a permission that not everybody has.
+    pub(super) fn audit(&self, action: Action, resource: &str, what: &'static str) {
+        audit::done(&self.caller, action, resource, what);
     }
 
     /// Takes room for a stream or a wait of this caller.

@@ -13,7 +13,7 @@ use futures::stream::{BoxStream, StreamExt};
 use serde::Serialize;
 
 use crate::Fault;
-use crate::api::Api;
+use crate::api::View;
 use crate::limits::Taken;
 
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -25,13 +25,16 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
     event.json_data(data).unwrap_or_else(|_| Event::default().event("error").data("{}"))
 }
 
-/// Sends events until they end, fail, or the server leaves. Room is kept until then.
+/// Sends events until they end, fail, the caller is not known any more, or the server leaves. Room is
+/// kept until then.
 pub(super) fn stream(
-    api: &Api,
+    view: &View,
     room: Taken,
     events: BoxStream<'static, Result<Event, Fault>>,
 ) -> Response {
-    let shutdown = api.shutdown().clone();
+    let shutdown = view.api().shutdown().clone();
+    let caller = view.caller().clone();
+    let events = events.map(move |event| caller.still().and(event)).boxed();
     let leaving = Box::pin(async move { shutdown.leaving().await });
     let start = (events, leaving, false);
     let told = futures::stream::unfold(start, |(mut events, mut leaving, over)| async move {

@@ -1,18 +1,16 @@
 //! `tenure object`: read, write and watch objects.
 
-use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::Duration;
+mod put;
 
-use anyhow::Context as _;
-use bytes::Bytes;
-use tenure::store::{
-    Commit, Event, Expect, Fence, Put, Query, Selector, Store, WatchRequest, Written,
-};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use tenure::store::{Commit, Event, Expect, Query, Selector, Store, WatchRequest};
 use tenure::{Error, Key, Labels, Object};
 
-use crate::duration::parse_duration;
+use self::put::PutArguments;
+use crate::follow::{Follow, follow};
 use crate::stores::StoreArgument;
 use crate::{json, table};
 
@@ -28,43 +26,6 @@ pub(crate) enum Command {
     Rm(RmArguments),
     /// Follow what happens, from now or from a revision on.
     Watch(WatchArguments),
-}
-
-#[derive(clap::Args)]
-pub(crate) struct PutArguments {
-    /// The kind, for instance `order`.
-    kind: String,
-    /// The id within the kind.
-    id: String,
-    /// The payload; `-` reads standard input.
-    #[arg(required_unless_present = "file")]
-    payload: Option<String>,
-    /// Take the payload from this file.
-    #[arg(long, conflicts_with = "payload")]
-    file: Option<PathBuf>,
-    /// A name, unique within the kind.
-    #[arg(long)]
-    name: Option<String>,
-    /// A label; may be given several times.
-    #[arg(long = "label", short = 'l', value_name = "KEY=VALUE")]
-    labels: Vec<String>,
-    /// Lives this long, for instance 30s, 5m or 500ms.
-    #[arg(long, value_parser = parse_duration)]
-    ttl: Option<Duration>,
-    /// Only if it is not there yet.
-    #[arg(long, conflicts_with = "expect_version")]
-    create: bool,
-    /// Only if it has this version.
-    #[arg(long, value_name = "VERSION")]
-    expect_version: Option<u64>,
-    /// Only while this lease is held under this token.
-    #[arg(long, value_name = "KIND/ID@TOKEN")]
-    fenced_by: Option<String>,
-    /// JSON for programs.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    store: StoreArgument,
 }
 
 #[derive(clap::Args)]
@@ -105,6 +66,8 @@ pub(crate) struct LsArguments {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    follow: Follow,
     #[command(flatten)]
     store: StoreArgument,
 }
@@ -181,67 +144,6 @@ async fn with(
     (store, result)
 }
 
-impl PutArguments {
-    fn commit(&self) -> anyhow::Result<Commit> {
-        let mut put = Put::new(Key::new(&self.kind, &self.id), self.read_payload()?);
-        put.name = self.name.clone();
-        put.labels = parse_labels(&self.labels)?;
-        put.ttl = self.ttl;
-        put.expect = match (self.create, self.expect_version) {
-            (true, _) => Expect::Absent,
-            (false, Some(version)) => Expect::Version(version),
-            (false, None) => Expect::Any,
-        };
-        let commit = Commit::new();
-        Ok(match &self.fenced_by {
-            Some(text) => {
-                let (lease, token) = parse_fence(text)?;
-                commit.fenced_by(Fence::new(lease, token))
-            }
-            None => commit,
-        }
-        .put(put))
-    }
-
-    fn read_payload(&self) -> anyhow::Result<Bytes> {
-        match (&self.file, self.payload.as_deref()) {
-            (Some(path), _) => {
-                let bytes = std::fs::read(path);
-                Ok(bytes.with_context(|| format!("cannot read {}", path.display()))?.into())
-            }
-            (None, Some("-")) => {
-                let mut bytes = Vec::new();
-                std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
-                Ok(bytes.into())
-            }
-            (None, text) => Ok(Bytes::from(text.unwrap_or_default().to_owned())),
-        }
-    }
-
-    async fn run(&self, store: &Store, commit: Commit) -> anyhow::Result<()> {
-        let committed = store.commit(commit).await?;
-        let (result, changed) = match committed.writes.first() {
-            Some(Written::Put(result)) => (result, true),
-            Some(Written::Unchanged(result)) => (result, false),
-            _ => anyhow::bail!("the store confirmed the put without its result"),
-        };
-        if self.json {
-            println!("{}", json::written(&self.kind, &self.id, result, changed));
-            return Ok(());
-        }
-        let word = match (changed, result.version) {
-            (false, _) => "unchanged",
-            (true, 1) => "created",
-            (true, _) => "changed",
-        };
-        println!(
-            "{}/{} {word}: version {}, revision {}",
-            self.kind, self.id, result.version, result.revision
-        );
-        Ok(())
-    }
-}
-
 impl GetArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
         let key = Key::new(&self.kind, &self.id);
@@ -294,22 +196,26 @@ fn show(object: &Object, out: &mut impl std::io::Write) -> std::io::Result<()> {
 
 impl LsArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
+        let request = WatchRequest::kind(&self.kind).prefix(&self.prefix);
+        follow(&self.follow, store, &[request], || self.text(store)).await
+    }
+
+    /// The list as it is now.
+    async fn text(&self, store: &Store) -> anyhow::Result<String> {
         let most = store.capabilities().limits.page_objects;
         let mut query = Query::new(&self.kind).prefix(&self.prefix).selector(self.selector.clone());
         query.name = self.name.clone();
         let mut left = self.limit.unwrap_or(usize::MAX);
-        let mut rows = Vec::new();
+        let (mut rows, mut lines) = (Vec::new(), String::new());
         while left > 0 {
             query.limit = left.min(most);
             let page = store.list(&query).await?;
             left -= page.objects.len();
-            if self.json {
-                let mut out = std::io::stdout().lock();
-                for object in &page.objects {
-                    writeln!(out, "{}", json::object(object))?;
+            for object in &page.objects {
+                match self.json {
+                    true => writeln!(lines, "{}", json::object(object))?,
+                    false => rows.push(row(object)),
                 }
-            } else {
-                rows.extend(page.objects.iter().map(row));
             }
             query.after = page.next;
             if query.after.is_none() {
@@ -317,14 +223,14 @@ impl LsArguments {
             }
         }
         if self.json {
-            return Ok(());
+            return Ok(lines);
         }
         if rows.is_empty() {
             eprintln!("tenure: no {} objects match", self.kind);
-            return Ok(());
+            return Ok(String::new());
         }
         let heading = ["ID", "NAME", "VERSION", "REVISION", "UPDATED", "EXPIRES", "LABELS"];
-        Ok(table::print(&heading, &rows)?)
+        Ok(table::render(&heading, &rows))
     }
 }
 
@@ -395,20 +301,4 @@ fn event_line(revision: u64, event: &Event) -> String {
 
 fn labels_text(labels: &Labels) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
-}
-
-fn parse_labels(pairs: &[String]) -> tenure::Result<Labels> {
-    let pair = |text: &String| match text.split_once('=') {
-        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(Error::invalid(format!("label {text:?}"), "write it as KEY=VALUE")),
-    };
-    pairs.iter().map(pair).collect()
-}
-
-fn parse_fence(text: &str) -> tenure::Result<(Key, u64)> {
-    let parts = text.rsplit_once('@').and_then(|(key, token)| {
-        let (kind, id) = key.split_once('/')?;
-        Some((Key::new(kind, id), token.parse().ok()?))
-    });
-    parts.ok_or_else(|| Error::invalid(format!("lease {text:?}"), "write it as KIND/ID@TOKEN"))
 }

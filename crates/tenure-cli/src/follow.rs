@@ -1,0 +1,69 @@
+//! `--watch`: the same output again whenever something has changed.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tenure::store::{Store, WatchRequest};
+
+/// On a terminal times run on, so it is drawn again this often even if nothing has happened.
+const TICK: Duration = Duration::from_secs(1);
+/// Changes that come together are shown together.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// Home, and nothing below.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// `--watch` of every command that shows how things are.
+#[derive(clap::Args)]
+pub(crate) struct Follow {
+    /// Show it again with every change, until interrupted.
+    #[arg(long, short = 'w')]
+    watch: bool,
+}
+
+/// Prints the text once, or again with every change that one of the requests sees.
+pub(crate) async fn follow(
+    following: &Follow,
+    store: &Store,
+    requests: &[WatchRequest],
+    text: impl AsyncFn() -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    if !following.watch {
+        return print("", &text().await?);
+    }
+    let mut watches = Vec::new();
+    for request in requests {
+        watches.push(store.watch(request).await?);
+    }
+    let mut changes = futures::stream::select_all(watches);
+    let terminal = std::io::stdout().is_terminal();
+    let mut last = None;
+    loop {
+        let now = text().await?;
+        if last.as_ref() != Some(&now) {
+            let before = match (terminal, &last) {
+                (true, _) => CLEAR,
+                (false, Some(_)) => "\n",
+                (false, None) => "",
+            };
+            print(before, &now)?;
+            last = Some(now);
+        }
+        tokio::select! {
+            change = changes.next() => match change {
+                Some(change) => drop(change?),
+                None => return Ok(()),
+            },
+            () = tokio::time::sleep(TICK), if terminal => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+        tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+fn print(before: &str, text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(before.as_bytes())?;
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}

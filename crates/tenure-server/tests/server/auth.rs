@@ -1,0 +1,8 @@
+//! Who gets in, and what they may do: over TLS, with a real client.
+
+mod certificates;
+mod doors;
+mod jwt;
+mod permissions;
+mod rig;
+mod tokens;
