@@ -14,6 +14,7 @@ mod slots;
 mod store;
 mod stores;
 mod table;
+mod token;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ enum Command {
     /// Read, write and watch versioned objects.
     #[command(subcommand)]
     Object(object::Command),
+    Token(token::Arguments),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         match command {
             Command::Run(arguments) => arguments.run().await,
             Command::Serve(arguments) => arguments.run().await,
+            Command::Token(arguments) => arguments.run(),
             Command::Lease(command) => command.run().await,
             Command::Slots(command) => command.run().await,
             Command::Elect(command) => command.run().await,

@@ -11,7 +11,7 @@ use tenure_client::{Options, ServerStore};
 pub(crate) struct Login {
     /// The file with the token to show to the server [env: TENURE_TOKEN, the token itself].
     #[arg(long, value_name = "FILE", help_heading = "Server")]
-    token_file: Option<PathBuf>,
+    bearer_file: Option<PathBuf>,
     /// The authority that signed the server's certificate, if it is not one of the system's.
     #[arg(long, env = "TENURE_CA", value_name = "FILE", help_heading = "Server")]
     ca: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Login {
     pub(crate) fn from_env() -> Self {
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
         Self {
-            token_file: None,
+            bearer_file: None,
             ca: path("TENURE_CA"),
             cert: path("TENURE_CERT"),
             key: path("TENURE_KEY"),
@@ -50,7 +50,7 @@ impl Login {
     /// The store behind a server.
     pub(crate) async fn open(&self, url: &str) -> Result<Store> {
         let mut options = Options::new(url)?;
-        let token = match &self.token_file {
+        let token = match &self.bearer_file {
             Some(path) => Some(text(path)?),
             None => std::env::var("TENURE_TOKEN").ok(),
         };

@@ -108,6 +108,16 @@ impl Room {
         Ok(Taken { _permit: permit, client: None })
     }
 
+    /// Room for one request as soon as there is some. For those who are held back while they wait, so
+    /// that no queue grows.
+    pub async fn in_turn(&self) -> Result<Taken, Fault> {
+        let turn = Arc::clone(&self.requests).acquire_owned();
+        match tokio::time::timeout(self.limits.request_timeout, turn).await {
+            Ok(Ok(permit)) => Ok(Taken { _permit: permit, client: None }),
+            Ok(Err(_)) | Err(_) => self.request(),
+        }
+    }
+
     /// Room for a stream or a wait of this client.
     pub fn take(self: &Arc<Self>, what: Use, client: &str) -> Result<Taken, Fault> {
         let (all, most, full) = match what {
@@ -116,13 +126,14 @@ impl Room {
         };
         let permit = take(all, &format!("as many {full} as the server has room for"))?;
         let client: Arc<str> = client.into();
+        let key = (what, Arc::clone(&client));
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry((what, Arc::clone(&client))).or_default();
-        if *count >= most {
+        let count = clients.get(&key).copied().unwrap_or(0);
+        if count >= most {
             let what = format!("{count} {full} for {client}, which is as many as one client gets");
             return Err(Fault::Overloaded { what, retry_after: RETRY_AFTER });
         }
-        *count += 1;
+        clients.insert(key, count + 1);
         drop(clients);
         Ok(Taken { _permit: permit, client: Some((Arc::clone(self), what, client)) })
     }

@@ -140,6 +140,8 @@ impl Server {
         let connections = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
         let looking = tokio::spawn(self.readiness.clone().run());
+        // Ends what does not end by itself, also when this is dropped.
+        let cut = Cut::default();
         let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
@@ -156,9 +158,11 @@ impl Server {
             let (router, acceptor) = (self.router.clone(), acceptor.clone());
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
+            let cut = cut.0.clone();
             tokio::spawn(async move {
                 let _place = (place, counted);
-                if let Err(error) = connection(stream, address, acceptor, router, watcher).await {
+                let served = connection(stream, address, acceptor, router, watcher);
+                if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
             });
@@ -167,9 +171,20 @@ impl Server {
         if tokio::time::timeout(self.grace, graceful.shutdown()).await.is_err() {
             tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
         }
+        drop(cut);
         let _ = tokio::time::timeout(self.grace, self.api.settle()).await;
         looking.abort();
         Ok(())
+    }
+}
+
+/// Dropped, it ends all connections.
+#[derive(Default)]
+struct Cut(Shutdown);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.begin();
     }
 }
 

@@ -1,42 +1,63 @@
 //! `tenure serve`: the server over any store.
 
+mod settings;
+
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tenure::Error;
+use tenure_server::auth::check_exposure;
 use tenure_server::{Server, Shutdown};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::settings::{Settings, Tls};
 use crate::duration::parse_duration;
 use crate::stores;
-
-/// Where it listens unless told otherwise.
-const LISTEN: &str = "127.0.0.1:8368";
 
 /// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
 ///
 /// Any number of servers may run on one Postgres, etcd or NATS; clients that lose one go on at another.
 /// TERM or INT ends it in an orderly way: nothing that was begun is cut off, and whoever waits or watches
 /// is sent to another server. A second one ends it at once.
+///
+/// On loopback everybody may do everything. Any other address needs TLS and tokens, signed tokens or
+/// client certificates, unless --insecure says that the network itself keeps strangers out.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS", default_value = LISTEN)]
-    listen: SocketAddr,
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8368].
+    #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// The store.
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP)]
     store: Option<String>,
-    /// How long what was begun gets to finish at the end.
-    #[arg(long, default_value = "10s", value_parser = parse_duration)]
-    grace: Duration,
+    /// Settings in a TOML file; what is given here or in the environment wins.
+    #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The server's certificate, with the chain (PEM). Renewed ones are taken without a restart.
+    #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long, env = "TENURE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The tokens that are let in, and what each may do; make one with `tenure token`.
+    #[arg(long, env = "TENURE_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Listen where others can reach it without TLS or without asking who they are.
+    #[arg(long, env = "TENURE_INSECURE")]
+    insecure: bool,
+    /// How long what was begun gets to finish at the end [default: 10s].
+    #[arg(long, value_parser = parse_duration)]
+    grace: Option<Duration>,
 }
 
 impl Arguments {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let url = match &self.store {
+        let settings = self.settings()?;
+        let url = match &settings.store {
             Some(url) if stores::is_server(url) => {
                 let reason = "a server serves a store, not another server";
                 return Err(Error::invalid(format!("store {url:?}"), reason).into());
@@ -44,22 +65,45 @@ impl Arguments {
             Some(url) => url.clone(),
             None => stores::default_url()?,
         };
-        let store = stores::open(&url).await?;
+        let (tls, auth) = (settings.tls.is_some(), settings.auth.is_on());
+        check_exposure(settings.listen(), tls, auth, settings.insecure)?;
         let shutdown = Shutdown::default();
-        let server = Server::builder(store.clone())
+        let builder = Server::builder(stores::open(&url).await?)
             .shutdown(shutdown.clone())
-            .grace(self.grace)
-            .build()
-            .map_err(anyhow::Error::from)?;
-        let listener = TcpListener::bind(self.listen)
+            .grace(settings.grace())
+            .limits(settings.limits.clone().into());
+        let server = settings.secure(builder)?.build()?;
+        let listen = settings.listen();
+        let listener = TcpListener::bind(listen)
             .await
-            .with_context(|| format!("cannot listen on {}; give another --listen", self.listen))?;
+            .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
         let address = listener.local_addr()?;
-        println!("tenure: listening on http://{address}, store {}", stores::redacted(&url));
+        let scheme = if tls { "https" } else { "http" };
+        println!("tenure: listening on {scheme}://{address}, store {}", stores::redacted(&url));
         end_on_signals(shutdown)?;
+        let store = server.api().store().clone();
         server.serve(listener).await?;
         store.close().await;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The file's settings, with what was given here in their place.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = match &self.config {
+            Some(path) => Settings::read(path)?,
+            None => Settings::default(),
+        };
+        settings.listen = self.listen.or(settings.listen);
+        settings.store = self.store.clone().or(settings.store);
+        settings.insecure |= self.insecure;
+        if let Some(grace) = self.grace {
+            settings.grace_ms = Some(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            settings.tls = Some(Tls { cert: cert.clone(), key: key.clone() });
+        }
+        settings.auth.token_file = self.token_file.clone().or(settings.auth.token_file);
+        Ok(settings)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line, run as a person or a script would run it.
 
 mod check;
+mod deploy;
 mod docs;
 mod objects;
 mod run;

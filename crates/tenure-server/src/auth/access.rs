@@ -208,7 +208,7 @@ mod tests {
             permissions = ["leases:hold:billing.*"]
             [[certificate]]
             subject = "spiffe://prod/*"
-            permissions = ["leases:read:*"]
+            permissions = ["objects:read:*"]
             [[certificate]]
             subject = "spiffe://prod/billing/*"
             permissions = ["leases:hold:*"]
@@ -225,12 +225,12 @@ mod tests {
             let found = access.find(&Who::Certificate(subject.into()));
             found.is_some_and(|entry| entry.permissions.allow(action, "a/b"))
         };
-        assert!(may("spiffe://prod/web", Action::LeasesRead));
+        assert!(may("spiffe://prod/web", Action::ObjectsRead));
         assert!(!may("spiffe://prod/web", Action::LeasesHold));
         assert!(may("spiffe://prod/billing/1", Action::LeasesHold));
-        assert!(!may("spiffe://prod/billing/1", Action::LeasesRead), "the longest alone counts");
+        assert!(!may("spiffe://prod/billing/1", Action::ObjectsRead), "the longest alone counts");
         assert!(may("spiffe://prod/billing/root", Action::ObjectsWrite));
-        assert!(!may("spiffe://test/web", Action::LeasesRead));
+        assert!(!may("spiffe://test/web", Action::ObjectsRead));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 
 /// How often to look at most.
-const EVERY: Duration = Duration::from_secs(2);
+pub(super) const EVERY: Duration = Duration::from_secs(2);
 /// Timestamps of files are coarse: one that changed this recently may have changed again unnoticed.
 const SETTLED_MS: i64 = 2_000;
 /// More than anything we read could need.
@@ -54,6 +54,11 @@ impl<T> Watched<T> {
         let look = Look { next: clock.uptime() + EVERY, seen, told: None };
         let (current, look) = (RwLock::new(Arc::new(first)), Mutex::new(look));
         Ok(Self { paths, load: Box::new(load), clock, current, look })
+    }
+
+    /// What the files are looked at by.
+    pub(super) fn clock(&self) -> &SharedClock {
+        &self.clock
     }
 
     /// What the files say.

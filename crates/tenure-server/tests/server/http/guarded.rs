@@ -94,6 +94,8 @@ async fn a_stream_ends_when_its_token_is_not_listed_any_more() {
     let (gone, stays) = (place.client().with(&gone), place.client().with(&stays));
     let mut events = gone.stream("/v1/watch?kind=order", &[]).await;
     events.expect("start").await;
+    let mut quiet = gone.stream("/v1/watch?kind=nothing", &[]).await;
+    quiet.expect("start").await;
     stays.put("/v1/objects/order/1", json!({"payload": "a"})).await.of(200);
     events.expect("batch").await;
     std::fs::write(&list, second).unwrap();
@@ -103,4 +105,6 @@ async fn a_stream_ends_when_its_token_is_not_listed_any_more() {
     let told = events.expect("error").await.data;
     assert_eq!(told["error"]["code"], "unauthenticated");
     assert!(events.next().await.is_none());
+    assert_eq!(quiet.expect("error").await.data["error"]["code"], "unauthenticated");
+    assert!(quiet.next().await.is_none());
 }

@@ -1,0 +1,70 @@
+"""Where the servers are, who asks, and how they are trusted."""
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._servers import Servers, place
+
+DEFAULT_URL = "http://127.0.0.1:8368"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the blocking and the asyncio client have in common."""
+
+    servers: Servers
+    name: str
+    timeout: float
+    tls: ssl.SSLContext
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def find(
+        cls,
+        url: str | Sequence[str] | None,
+        token: str | None,
+        name: str | None,
+        ca: str | os.PathLike[str] | ssl.SSLContext | None,
+        cert: tuple[str, str] | None,
+        timeout: float,
+        environment: Mapping[str, str] = os.environ,
+    ) -> "Settings":
+        """What is given, else what the environment says, else the defaults."""
+        urls = url or environment.get("TENURE_SERVER") or DEFAULT_URL
+        if isinstance(urls, str):
+            urls = [part.strip() for part in urls.split(",") if part.strip()]
+        name = name or environment.get("TENURE_NAME") or socket.gethostname()
+        if "#" in name:
+            raise ValueError(
+                f"the name {name!r} contains '#', which separates it from its start; use another"
+            )
+        return cls(
+            servers=Servers(urls),
+            name=name,
+            timeout=timeout,
+            tls=_tls(ca, cert),
+            # What comes from a file often ends with a line feed.
+            token=(token or environment.get("TENURE_TOKEN") or "").strip() or None,
+        )
+
+    def headers(self) -> dict[str, str]:
+        """What goes with every request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def describe(self, cls: type[Any]) -> str:
+        """For ``repr``: never the token."""
+        places = ", ".join(place(url) for url in self.servers.urls)
+        return f"<{cls.__name__} {self.name} at {places}>"
+
+
+def _tls(ca: str | os.PathLike[str] | ssl.SSLContext | None, cert: tuple[str, str] | None) -> ssl.SSLContext:
+    if isinstance(ca, ssl.SSLContext):
+        return ca
+    context = ssl.create_default_context(cafile=ca)
+    if cert is not None:
+        context.load_cert_chain(*cert)
+    return context

@@ -1,0 +1,42 @@
+//! `tenure token`: a new token for `tenure serve --token-file`.
+
+use std::process::ExitCode;
+
+use tenure::random::SystemRandom;
+use tenure_server::auth::tokens;
+
+/// Make a token, and the lines that let it in.
+///
+/// The token itself is printed once and kept nowhere: the file that `tenure serve --token-file` reads has
+/// only its hash.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Whose token it is, for logs.
+    name: String,
+    /// The tenant that it belongs to.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// What it may do, for instance `leases:hold:billing.*` or `objects:read:order/*`; may be given several
+    /// times.
+    #[arg(long = "may", value_name = "PERMISSION", required = true)]
+    may: Vec<String>,
+}
+
+impl Arguments {
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        tenure_server::auth::Permissions::parse(&self.may)?;
+        let (token, sha256) = tokens::mint(&*SystemRandom::shared());
+        // What JSON puts in quotes, TOML reads alike.
+        let quoted = |text: &String| serde_json::Value::from(text.as_str()).to_string();
+        let may: Vec<String> = self.may.iter().map(quoted).collect();
+        eprintln!("tenure: give this token to {}; it is not shown again:", self.name);
+        eprintln!("\n{token}\n");
+        eprintln!("tenure: and add these lines to the file of `tenure serve --token-file`:\n");
+        println!("[[token]]\nname = {}\nsha256 = \"{sha256}\"", quoted(&self.name));
+        if let Some(tenant) = &self.tenant {
+            println!("tenant = {}", quoted(tenant));
+        }
+        println!("permissions = [{}]", may.join(", "));
+        Ok(ExitCode::SUCCESS)
+    }
+}
