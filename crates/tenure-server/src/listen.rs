@@ -258,10 +258,5 @@ fn refuse(request: &Request, fault: Fault) -> Response {
     if http::speaks_grpc(request.headers()) {
         return tonic::Status::from(fault).into_http();
     }
-    let mut response = fault.clone().into_response();
-    if matches!(fault, Fault::Unauthenticated(_)) {
-        let bearer = ::http::HeaderValue::from_static("Bearer");
-        response.headers_mut().insert(::http::header::WWW_AUTHENTICATE, bearer);
-    }
-    response
+    fault.into_response()
 }

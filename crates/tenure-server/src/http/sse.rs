@@ -13,7 +13,7 @@ use futures::stream::{BoxStream, StreamExt};
 use serde::Serialize;
 
 use crate::Fault;
-use crate::api::Api;
+use crate::api::View;
 use crate::limits::Taken;
 
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -25,32 +25,34 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
     event.json_data(data).unwrap_or_else(|_| Event::default().event("error").data("{}"))
 }
 
-/// Sends events until they end, fail, or the server leaves. Room is kept until then.
+/// Sends events until they end, fail, the caller is not known any more, or the server leaves. Room is
+/// kept until then.
 pub(super) fn stream(
-    api: &Api,
+    view: &View,
     room: Taken,
     events: BoxStream<'static, Result<Event, Fault>>,
 ) -> Response {
-    let shutdown = api.shutdown().clone();
-    let leaving = Box::pin(async move { shutdown.leaving().await });
-    let start = (events, leaving, false);
-    let told = futures::stream::unfold(start, |(mut events, mut leaving, over)| async move {
-        if over {
-            return None;
-        }
-        let (event, over) = tokio::select! {
+    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let known = caller.clone();
+    // What happens between two looks at who is known is not told to whoever is not.
+    let events = events.map(move |event| known.still().and(event)).boxed();
+    let end = Box::pin(async move {
+        tokio::select! {
             biased;
-            () = &mut leaving => (Event::default().event("leaving").data("{}"), true),
-            next = events.next() => match next? {
-                Ok(event) => (event, false),
-                Err(fault) => (event("error", &fault), true),
-            },
-        };
-        Some((event, (events, leaving, over)))
+            () = shutdown.leaving() => Event::default().event("leaving").data("{}"),
+            fault = caller.gone() => event("error", &fault),
+        }
     });
-    let told = told.map(move |event| {
-        let _room = &room;
-        Ok::<_, Infallible>(event)
+    let start = Some((events, end, room));
+    let told = futures::stream::unfold(start, |going| async move {
+        let (mut events, mut end, room) = going?;
+        let next = tokio::select! {
+            biased;
+            last = &mut end => Err(last),
+            next = events.next() => next?.map_err(|fault| event("error", &fault)),
+        };
+        let going = next.is_ok().then_some((events, end, room));
+        Some((Ok::<_, Infallible>(next.unwrap_or_else(|last| last)), going))
     });
     Sse::new(told).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response()
 }

@@ -179,11 +179,11 @@ pub(super) enum OutcomeView {
     Error(Fault),
 }
 
-impl From<Vec<Result<Renewed>>> for RenewedAllView {
-    fn from(renewed: Vec<Result<Renewed>>) -> Self {
-        let outcome = |renewed: Result<Renewed>| match renewed {
+impl From<Vec<Result<Renewed, Fault>>> for RenewedAllView {
+    fn from(renewed: Vec<Result<Renewed, Fault>>) -> Self {
+        let outcome = |renewed: Result<Renewed, Fault>| match renewed {
             Ok(renewed) => OutcomeView::Renewed((&renewed).into()),
-            Err(error) => OutcomeView::Error(error.into()),
+            Err(fault) => OutcomeView::Error(fault),
         };
         Self { renewed: renewed.into_iter().map(outcome).collect() }
     }

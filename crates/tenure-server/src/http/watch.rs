@@ -62,7 +62,7 @@ async fn watch(
         Ok(event.id(batch.revision.to_string()))
     });
     let events = futures::stream::once(futures::future::ready(Ok(start))).chain(batches);
-    Ok(sse::stream(asker.view.api(), room, events.boxed()))
+    Ok(sse::stream(&asker.view, room, events.boxed()))
 }
 
 /// Where a client that comes back stopped reading; it outdoes `after`, which is where it once began.
@@ -92,6 +92,7 @@ async fn poll(asker: &Asker, request: &WatchRequest, wait: Duration) -> Result<R
         batches.push(first?);
         gather(&mut watch, &mut batches);
     }
+    asker.view.caller().still()?;
     let revision = batches.last().map_or(watch.start(), |batch| batch.revision);
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(EventView::from));
     Ok(ok(&BatchView { revision, events: events.collect() }))

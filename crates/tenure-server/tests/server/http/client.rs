@@ -16,6 +16,7 @@ use super::place::PATIENCE;
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
     address: SocketAddr,
+    token: Option<&'static str>,
 }
 
 /// An answer, whole.
@@ -53,7 +54,12 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address }
+        Self { address, token: None }
+    }
+
+    /// The same with a token, which is never forgotten: there are few.
+    pub(crate) fn with(self, token: &str) -> Self {
+        Self { token: Some(token.to_owned().leak()), ..self }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -100,6 +106,9 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header("host", "tenure");
+        if let Some(token) = self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

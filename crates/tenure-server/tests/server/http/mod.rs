@@ -2,6 +2,7 @@
 
 mod client;
 mod docs;
+mod guarded;
 mod leases;
 mod objects;
 mod ops;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure::store::Store;
 use tenure::store::memory::MemoryStore;
+use tenure_server::auth::Authenticator;
 use tenure_server::{Server, ServerLimits, Shutdown};
 use tenure_sqlite::SqliteStore;
 use tokio::net::TcpListener;
@@ -36,11 +37,19 @@ impl Place {
     }
 
     pub(crate) async fn over(store: Store, limits: ServerLimits) -> Self {
+        Self::guarded(store, limits, Authenticator::default()).await
+    }
+
+    pub(crate) async fn guarded(
+        store: Store,
+        limits: ServerLimits,
+        authenticator: Authenticator,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = Shutdown::default();
         let builder = Server::builder(store.clone()).limits(limits).shutdown(shutdown.clone());
-        let server = builder.build().unwrap();
+        let server = builder.authenticator(authenticator).build().unwrap();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
         Self { store, address, shutdown, serving, _folder: None }
     }

@@ -1,11 +1,18 @@
 //! What is wrong with a request is said in one format, also where no handler is reached.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::Method;
 use serde_json::json;
+use tenure::clock::SystemClock;
+use tenure::store::Store;
+use tenure::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use tenure::store::memory::MemoryStore;
 use tenure_server::ServerLimits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::place::Place;
+use super::place::{PATIENCE, Place};
 
 #[tokio::test]
 async fn what_is_wrong_with_a_body_is_said_by_the_name_of_the_field() {
@@ -80,4 +87,31 @@ async fn a_server_without_room_says_when_to_ask_again() {
     assert_eq!(answer.header("retry-after"), "1");
     answer.error(429, "overloaded");
     place.client().get("/healthz").await.of(200);
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_answered_in_time() {
+    let plan = FaultPlan::scripted();
+    let memory = MemoryStore::new().into_store();
+    let slow = Faulty::new(Arc::clone(memory.backend()), plan.clone(), SystemClock::shared());
+    let request_timeout = Duration::from_millis(200);
+    let limits = ServerLimits { request_timeout, ..ServerLimits::default() };
+    let place = Place::over(Store::new(slow), limits).await;
+    let client = place.client();
+    let late = Fault::Delay(Duration::from_secs(60));
+    plan.next(Operation::List, late);
+    let answer = client.get("/v1/objects/order").await;
+    assert_eq!(answer.header("retry-after"), "1");
+    answer.error(503, "unavailable");
+    // A write may have happened all the same, and the answer says so.
+    plan.next(Operation::Commit, late);
+    client.put("/v1/objects/order/1", json!({"payload": ""})).await.error(504, "unknown");
+    // A body that never arrives takes up nothing for long.
+    let mut stream = tokio::net::TcpStream::connect(place.address).await.unwrap();
+    let head = "PUT /v1/objects/order/1 HTTP/1.1\r\nhost: tenure\r\ncontent-length: 10\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut told = vec![0; 1024];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut told)).await.unwrap().unwrap();
+    let told = String::from_utf8_lossy(&told[..read]);
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("did not arrive"), "{told}");
 }
