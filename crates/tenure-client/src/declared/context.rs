@@ -66,6 +66,12 @@ pub(super) struct Deadline {
     pub(super) at: Duration,
 }
 
+impl Deadline {
+    fn left(&self) -> Duration {
+        self.at.saturating_sub(self.clock.uptime())
+    }
+}
+
 impl LeaseContext {
     pub(super) fn new(
         outer: Option<Self>,
@@ -108,8 +114,7 @@ impl LeaseContext {
     /// How long until the instant by which the work must be done; `None` if there is none. Renewals
     /// do not move it.
     pub fn time_left(&self) -> Option<Duration> {
-        let own = self.inner.deadline.as_ref();
-        let own = own.map(|deadline| deadline.at.saturating_sub(deadline.clock.uptime()));
+        let own = self.inner.deadline.as_ref().map(Deadline::left);
         let outer = self.inner.outer.as_ref().and_then(Self::time_left);
         [own, outer].into_iter().flatten().min()
     }
@@ -117,13 +122,14 @@ impl LeaseContext {
     /// Why nothing may be done under it any more; `None` while something may.
     pub fn end(&self) -> Option<Ended> {
         let lost = |lease: &CarriedLease| Some(Ended::lost(lease, lease.loss()?));
-        if let Some(lost) = self.leases().iter().find_map(lost) {
-            return Some(lost);
-        }
-        if self.time_left().is_some_and(|left| left.is_zero()) {
-            return Some(self.late());
-        }
-        self.is_over().then_some(Ended::Over)
+        let late = || self.inner.deadline.as_ref().filter(|own| own.left().is_zero());
+        let over = || *self.inner.over.borrow();
+        self.own_leases()
+            .iter()
+            .find_map(lost)
+            .or_else(|| late().map(|_| self.late()))
+            .or_else(|| self.inner.outer.as_ref().and_then(Self::end))
+            .or_else(|| over().then_some(Ended::Over))
     }
 
     /// Resolves when nothing may be done under it any more: a lease is lost, the time is up, or the
@@ -131,9 +137,9 @@ impl LeaseContext {
     pub fn ended(&self) -> BoxFuture<'static, Ended> {
         // The first of them that has come counts.
         let mut ends: Vec<BoxFuture<'static, Ended>> = Vec::new();
-        for lease in &self.leases()[self.outer_leases()..] {
-            let lost = (lease.lost(), lease.clone());
-            ends.push(lost.0.map(move |loss| Ended::lost(&lost.1, loss)).boxed());
+        for lease in self.own_leases() {
+            let (lost, lease) = (lease.lost(), lease.clone());
+            ends.push(lost.map(move |loss| Ended::lost(&lease, loss)).boxed());
         }
         if let Some(deadline) = &self.inner.deadline {
             let late = self.late();
@@ -174,12 +180,9 @@ impl LeaseContext {
         Closing(self.clone())
     }
 
-    fn is_over(&self) -> bool {
-        *self.inner.over.borrow() || self.inner.outer.as_ref().is_some_and(Self::is_over)
-    }
-
-    fn outer_leases(&self) -> usize {
-        self.inner.outer.as_ref().map_or(0, |outer| outer.leases().len())
+    fn own_leases(&self) -> &[CarriedLease] {
+        let outer = self.inner.outer.as_ref().map_or(0, |outer| outer.leases().len());
+        &self.leases()[outer..]
     }
 
     fn late(&self) -> Ended {

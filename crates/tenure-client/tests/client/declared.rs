@@ -4,20 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Key;
-use tenure::lease::{Coordinator, Scope, Terms};
-use tenure::store::Store;
-use tenure::store::memory::MemoryStore;
-use tenure_client::{Declared, Ended, LeaseContext, Module, ReceiveLease, RunError};
+use tenure::lease::{Scope, Terms};
+use tenure_client::{Ended, LeaseContext, ReceiveLease, RunError};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
-use tokio::sync::{Notify, mpsc};
 use tonic::{Code, Request};
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::common::{Outcome, Serving, connect, eventually, refused};
-use crate::services::{
-    Client, Ears, Front, Ledger, Listening, Mouth, OnDrop, Told, ask, channel, client, listen, next,
-};
+use crate::common::{Outcome, eventually, refused};
+use crate::scene::{SCOPE, Scene, TTL, lost, stopped};
+use crate::services::{Ledger, OnDrop, Told, ask, channel, client, listen, next};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("declared::a_nested_call_sees_scope_and_token", carried);
@@ -31,94 +27,10 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("declared::a_silent_caller_is_found_out_by_looking", silent);
     trials.test("declared::a_caller_who_gives_up_stops_everything", given_up);
     trials.test("declared::failure_releases_and_is_told", failure);
+    trials.test("declared::a_panic_releases", panicked);
     trials.test("declared::explicit_contexts_go_along_to_other_tasks", explicit);
     trials.test("declared::malformed_metadata_is_refused", malformed);
     trials.test("declared::outside_a_lease_nothing_is_carried", outside);
-}
-
-const TTL: Duration = Duration::from_millis(900);
-
-/// A server, a ledger, and a client of the ledger; what they tell is heard.
-struct Scene {
-    store: Store,
-    operator: Coordinator,
-    module: Module,
-    ledger: Listening,
-    client: Client,
-    mouth: Mouth,
-    ears: Ears,
-    go: Arc<Notify>,
-    _tenure: Serving,
-}
-
-impl Scene {
-    async fn new() -> Result<Self, Failure> {
-        Self::with(false).await
-    }
-
-    /// With a ledger that looks at leases itself, or not.
-    async fn with(checking: bool) -> Result<Self, Failure> {
-        let tenure = Serving::start(MemoryStore::new().into_store());
-        let store = connect(&tenure.url()).await?;
-        let (mouth, ears) = mpsc::unbounded_channel();
-        let go = Arc::new(Notify::new());
-        let layer = match checking {
-            true => ReceiveLease::checking(store.clone()),
-            false => ReceiveLease::new(),
-        };
-        let (own, go_too) = (connect(&tenure.url()).await?, Arc::clone(&go));
-        let last = Ledger { store: own, mouth: mouth.clone(), go: go_too, next: None };
-        let ledger = listen(last, layer).await?;
-        let operator = Coordinator::builder(store.clone()).name("operator").start()?;
-        let module = Module::connect(&tenure.url(), "front").await?;
-        let client = client(&ledger)?;
-        Ok(Self { store, operator, module, ledger, client, mouth, ears, go, _tenure: tenure })
-    }
-
-    fn lease(&self) -> Result<Declared, Failure> {
-        Ok(self.module.declare("user.update")?.ttl(TTL))
-    }
-
-    /// A front whose nested calls go to this ledger.
-    async fn front(&self, ledger: &Listening) -> Result<Listening, Failure> {
-        let (lease, ledger, mouth) = (self.lease()?, client(ledger)?, self.mouth.clone());
-        listen(Front { lease, ledger, mouth }, ReceiveLease::new()).await
-    }
-
-    /// The ledger has been called under this one lease; its token.
-    async fn called(&mut self) -> Result<u64, Failure> {
-        match next(&mut self.ears).await? {
-            Told::Called { leases, .. } if leases.len() == 1 && leases[0].0 == SCOPE => {
-                Ok(leases[0].1)
-            }
-            other => Err(Failure::new(format!("{other:?} instead of a call under {SCOPE}"))),
-        }
-    }
-
-    /// All of these are told, in any order.
-    async fn all_of(&mut self, mut expected: Vec<Told>) -> Outcome {
-        while !expected.is_empty() {
-            let told = next(&mut self.ears).await?;
-            let found = expected.iter().position(|one| *one == told);
-            let found = found.ok_or_else(|| format!("{told:?} instead of {expected:?}"))?;
-            expected.swap_remove(found);
-        }
-        Ok(())
-    }
-
-    async fn holder(&self) -> Result<Option<u64>, Failure> {
-        Ok(self.operator.holder(&SCOPE.parse()?).await?.map(|info| info.token))
-    }
-}
-
-const SCOPE: &str = "module.front.user.update/42";
-
-fn stopped(who: &'static str, held: bool) -> Told {
-    Told::Stopped { who, held }
-}
-
-fn lost(status: &tonic::Status) -> bool {
-    tenure_proto::status::error(status).is_some_and(|error| error.code == "lost")
 }
 
 async fn carried() -> Outcome {
@@ -346,6 +258,24 @@ async fn failure() -> Outcome {
     ensure!(matches!(&told, Told::Finished(text) if text.contains("did not begin")), "{told:?}");
     held.release().await?;
     Ok(())
+}
+
+async fn panicked() -> Outcome {
+    let scene = Scene::new().await?;
+    let lease = scene.lease()?.ttl(Duration::from_secs(600));
+    let working = tokio::spawn(async move {
+        let ran = lease.run("42", |_| async {
+            tokio::task::yield_now().await;
+            if LeaseContext::current().is_some() {
+                // A panic without the noise.
+                std::panic::resume_unwind(Box::new("for the test"));
+            }
+            Ok::<_, Failure>(())
+        });
+        ran.await
+    });
+    ensure!(working.await.is_err_and(|error| error.is_panic()));
+    eventually("it is let go of", || async { Ok(scene.holder().await?.is_none()) }).await
 }
 
 async fn explicit() -> Outcome {

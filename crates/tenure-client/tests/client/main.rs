@@ -3,6 +3,7 @@
 mod common;
 mod declared;
 mod replicas;
+mod scene;
 mod services;
 
 use common::{Serving, connect};

@@ -105,3 +105,25 @@ impl fmt::Debug for Witness {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Coordinator, Loss, Terms};
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn a_witness_sees_what_the_handle_sees_and_outlives_it() {
+        let coordinator = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+        let terms = Terms::new().ttl(Duration::from_secs(60));
+        let lease = coordinator.acquire(&"a/k".parse().unwrap(), &terms).await.unwrap();
+        let (kept, released) = (lease.witness(), lease.witness());
+        assert_eq!((kept.id(), kept.token(), kept.fence()), ("a/k", lease.token(), lease.fence()));
+        assert!(kept.loss().is_none() && kept.remaining() > Duration::from_secs(30));
+        let waiting = tokio::spawn(async move { kept.lost().await });
+        lease.release().await.unwrap();
+        assert_eq!(waiting.await.unwrap(), Loss::Released);
+        assert_eq!((released.loss(), released.remaining()), (Some(Loss::Released), Duration::ZERO));
+    }
+}
