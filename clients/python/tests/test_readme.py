@@ -22,6 +22,7 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     """What the examples take for granted. Streams without an end have one here."""
     monkeypatch.setenv("TENURE_SERVER", shared.url)
     client = tenure.Client()
+    client.objects.delete("sandbox", "a")
     for version in range(4):
         client.objects.put("sandbox", "a", f"version {version}")
     client.objects.put("provider", "gpu-1", "x")
