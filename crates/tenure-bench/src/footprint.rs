@@ -10,6 +10,9 @@ use tenure_sqlite::SqliteStore;
 use crate::leases::session;
 use crate::measure::{heading, human};
 
+/// This process.
+const SELF: &str = "/proc/self/status";
+
 pub(crate) async fn run(count: usize) -> anyhow::Result<()> {
     heading(
         &format!("Memory: bytes per lease and per waiter, at {} of each", human(count as f64)),
@@ -29,9 +32,9 @@ pub(crate) async fn run(count: usize) -> anyhow::Result<()> {
 
 async fn measure(name: &str, store: &Store, count: usize) -> anyhow::Result<()> {
     let holder = Coordinator::builder(store.clone()).name("holder").start()?;
-    let before = resident()?;
+    let before = resident(SELF)?;
     let leases = session(&holder, count, "footprint").await?;
-    let per_lease = (resident()? - before) / count as f64;
+    let per_lease = (resident(SELF)? - before) / count as f64;
 
     let waiter = Coordinator::builder(store.clone()).name("waiter").start()?;
     let spread = waiters(&waiter, count, |n| format!("bench.footprint/{n}")).await?;
@@ -48,7 +51,7 @@ async fn waiters(
     count: usize,
     scope: impl Fn(usize) -> String,
 ) -> anyhow::Result<f64> {
-    let before = resident()?;
+    let before = resident(SELF)?;
     let terms = Terms::new().wait_forever();
     let mut tasks = Vec::new();
     for n in 0..count {
@@ -59,14 +62,14 @@ async fn waiters(
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let each = (resident()? - before) / count as f64;
+    let each = (resident(SELF)? - before) / count as f64;
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(each)
 }
 
-/// Bytes of this process that are in memory.
-fn resident() -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+/// Bytes of a process that are in memory, by its status file.
+pub(crate) fn resident(of: &str) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(of)?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or("0");
     Ok(kilobytes.parse::<f64>()? * 1024.0)

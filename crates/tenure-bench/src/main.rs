@@ -14,6 +14,7 @@ mod nats;
 mod postgres;
 mod raw_etcd;
 mod redis;
+mod server;
 mod size;
 mod sqlite;
 mod watch;
@@ -82,6 +83,21 @@ enum What {
     Etcd,
     /// Cycles of leases on a private NATS server, beside async-nats.
     Nats,
+    /// Cycles through a server on SQLite beside Redis and etcd; sessions and waiters in numbers.
+    Server {
+        /// How many clients at once, one row of the table for each.
+        #[arg(long, value_delimiter = ',', default_value = "1,64")]
+        clients: Vec<usize>,
+        /// Open sessions, and as many waiters.
+        #[arg(long, default_value_t = 10_000)]
+        crowd: usize,
+    },
+    /// Serves for `server`.
+    #[command(hide = true)]
+    ServeForBench {
+        /// The SQLite file.
+        file: std::path::PathBuf,
+    },
     /// Memory of idle leases and waiters.
     Footprint {
         /// Leases, and as many waiters.
@@ -113,6 +129,8 @@ fn main() -> anyhow::Result<()> {
             }
             What::Etcd => etcd::run(plan).await,
             What::Nats => nats::run(plan).await,
+            What::Server { clients, crowd } => server::run(plan, &clients, crowd).await,
+            What::ServeForBench { file } => server::serve(&file).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })

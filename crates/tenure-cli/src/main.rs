@@ -7,6 +7,7 @@ mod follow;
 mod json;
 mod lease;
 mod object;
+mod progress;
 mod run;
 mod serve;
 mod servers;

@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use tenure::store::{Reach, Store};
 use tenure_conformance::{Opener, Outcome, Report, Subject, WorkerCommand};
 
-use crate::{exit, stores, table};
+use crate::{exit, progress, stores, table};
 
 /// Behaviours that are checked at the same time.
 const AT_ONCE: usize = 4;
@@ -78,14 +78,17 @@ async fn check(url: &str, only: Option<&str>, json: bool) -> anyhow::Result<Exit
     // Several at once, because most of the time goes by waiting for lives to end; told in order.
     let running = chosen.iter().map(|behaviour| tenure_conformance::run_one(&subject, behaviour));
     let mut reports = futures::stream::iter(running).buffered(AT_ONCE);
+    let bar = progress::through(chosen.len());
     while let Some(report) = reports.next().await {
+        bar.inc(1);
         match report.outcome {
             Outcome::Passed => passed += 1,
             Outcome::Failed(_) => failed += 1,
             Outcome::NotApplicable(_) => not_applicable += 1,
         }
-        print_report(&report, json)?;
+        bar.suspend(|| print_report(&report, json))?;
     }
+    bar.finish_and_clear();
     if passed + failed == 0 {
         anyhow::bail!("no behaviour was checked; is --only spelled right?");
     }

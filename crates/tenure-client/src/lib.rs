@@ -10,6 +10,10 @@
 //!   to a message, so that a thousand callers cost little more than one.
 //! - **A thread of its own**: a blocked runtime starves no renewal.
 //!
+//! [`Module`] is the short way for applications: leases declared once and acquired by key, work that is
+//! dropped when its lease is lost, and nested calls to other services that go with it ([`CarryLease`],
+//! [`ReceiveLease`]).
+//!
 //! ```no_run
 //! # async fn example() -> tenure::Result<()> {
 //! use tenure::lease::{Coordinator, Terms};
@@ -23,6 +27,7 @@
 //! ```
 
 mod backend;
+mod declared;
 mod error;
 mod exchange;
 mod link;
@@ -38,6 +43,10 @@ use tenure::store::{Capabilities, Store, WRITER_LEVEL};
 use tenure::{Error, Result};
 use tenure_proto::v1;
 
+pub use declared::{
+    Acquired, CarriedLease, CarryLease, Carrying, Declared, Ended, LeaseContext, Module,
+    ReceiveLease, Receiving, RunError,
+};
 pub use options::Options;
 
 use error::Fault;

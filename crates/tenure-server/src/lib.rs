@@ -15,6 +15,8 @@ pub mod grpc;
 pub mod http;
 mod limits;
 mod listen;
+mod metrics;
+mod ready;
 mod shutdown;
 
 pub use fault::Fault;

@@ -94,10 +94,28 @@ impl Room {
         &self.limits
     }
 
+    /// How much of a kind of room is taken now.
+    pub(crate) fn taken(&self, what: Use) -> usize {
+        match what {
+            Use::Stream => self.limits.streams.saturating_sub(self.streams.available_permits()),
+            Use::Wait => self.limits.waiters.saturating_sub(self.waiters.available_permits()),
+        }
+    }
+
     /// Room for one request.
     pub fn request(&self) -> Result<Taken, Fault> {
         let permit = take(&self.requests, "the server works on as many requests as it can")?;
         Ok(Taken { _permit: permit, client: None })
+    }
+
+    /// Room for one request as soon as there is some. For those who are held back while they wait, so
+    /// that no queue grows.
+    pub async fn in_turn(&self) -> Result<Taken, Fault> {
+        let turn = Arc::clone(&self.requests).acquire_owned();
+        match tokio::time::timeout(self.limits.request_timeout, turn).await {
+            Ok(Ok(permit)) => Ok(Taken { _permit: permit, client: None }),
+            Ok(Err(_)) | Err(_) => self.request(),
+        }
     }
 
     /// Room for a stream or a wait of this client.
@@ -108,13 +126,14 @@ impl Room {
         };
         let permit = take(all, &format!("as many {full} as the server has room for"))?;
         let client: Arc<str> = client.into();
+        let key = (what, Arc::clone(&client));
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry((what, Arc::clone(&client))).or_default();
-        if *count >= most {
+        let count = clients.get(&key).copied().unwrap_or(0);
+        if count >= most {
             let what = format!("{count} {full} for {client}, which is as many as one client gets");
             return Err(Fault::Overloaded { what, retry_after: RETRY_AFTER });
         }
-        *count += 1;
+        clients.insert(key, count + 1);
         drop(clients);
         Ok(Taken { _permit: permit, client: Some((Arc::clone(self), what, client)) })
     }

@@ -8,17 +8,23 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::registry::Registry;
 use tenure::store::Store;
+use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
 use crate::api::Api;
 use crate::auth::{Authenticator, Peer};
+use crate::metrics::{self, Metrics};
+use crate::ready::Readiness;
 use crate::{Fault, ServerLimits, Shutdown, grpc, http};
 
 /// A handshake that takes longer is given up.
@@ -79,14 +85,23 @@ impl Builder {
 
     /// A server, not yet listening.
     pub fn build(self) -> Result<Server, Fault> {
-        let api = Api::new(self.store, self.limits, self.shutdown)?;
+        let mut registry = Registry::default();
+        let store = self.store.with_metrics(StoreMetrics::register(&mut registry));
+        let api = Api::new(store, self.limits, self.shutdown)?;
+        let metrics = Metrics::new(registry, &api);
+        let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
         let gate = Gate { authenticator: self.authenticator };
-        let routes = grpc::routes(&api).map_err(refused)?.into_axum_router();
-        let router = routes
-            .merge(http::routes(&api))
-            .layer(middleware::from_fn_with_state(Arc::new(gate), admit));
-        Ok(Server { api, router, tls: self.tls, grace: self.grace })
+        // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
+        let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let router = calls
+            .merge(http::routes(&api, &metrics))
+            .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
+            .merge(health)
+            .merge(http::open_routes(&readiness))
+            .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
+        Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
     }
 }
 
@@ -94,6 +109,8 @@ impl Builder {
 pub struct Server {
     api: Api,
     router: Router,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
     tls: Option<Arc<rustls::ServerConfig>>,
     grace: Duration,
 }
@@ -122,6 +139,9 @@ impl Server {
         let limits = self.api.room().limits();
         let connections = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
+        let looking = tokio::spawn(self.readiness.clone().run());
+        // Ends what does not end by itself, also when this is dropped.
+        let cut = Cut::default();
         let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
@@ -137,9 +157,12 @@ impl Server {
             let _ = stream.set_nodelay(true);
             let (router, acceptor) = (self.router.clone(), acceptor.clone());
             let watcher = graceful.watcher();
+            let counted = self.metrics.connection();
+            let cut = cut.0.clone();
             tokio::spawn(async move {
-                let _place = place;
-                if let Err(error) = connection(stream, address, acceptor, router, watcher).await {
+                let _place = (place, counted);
+                let served = connection(stream, address, acceptor, router, watcher);
+                if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
             });
@@ -148,8 +171,20 @@ impl Server {
         if tokio::time::timeout(self.grace, graceful.shutdown()).await.is_err() {
             tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
         }
+        drop(cut);
         let _ = tokio::time::timeout(self.grace, self.api.settle()).await;
+        looking.abort();
         Ok(())
+    }
+}
+
+/// Dropped, it ends all connections.
+#[derive(Default)]
+struct Cut(Shutdown);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.begin();
     }
 }
 
@@ -173,7 +208,13 @@ async fn connection(
         .max_concurrent_streams(STREAMS);
     let serve = |router: Router, certificate| {
         let peer = Peer { address, certificate };
-        TowerToHyperService::new(router.layer(axum::Extension(peer)))
+        // Not a layer: that would wrap every route anew for every connection.
+        TowerToHyperService::new(router.map_request(
+            move |mut request: ::http::Request<Incoming>| {
+                request.extensions_mut().insert(peer.clone());
+                request
+            },
+        ))
     };
     match acceptor {
         None => {
@@ -203,6 +244,8 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
     let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
         Ok(caller) => {
+            // Whoever works on it needs no secrets, and so cannot log any.
+            request.headers_mut().remove(::http::header::AUTHORIZATION);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -212,15 +255,8 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
 
 /// A refusal in the caller's own language.
 fn refuse(request: &Request, fault: Fault) -> Response {
-    let kind = request.headers().get(::http::header::CONTENT_TYPE);
-    let speaks_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if speaks_grpc {
+    if http::speaks_grpc(request.headers()) {
         return tonic::Status::from(fault).into_http();
     }
-    let mut response = (fault.http_status(), fault.to_string()).into_response();
-    if matches!(fault, Fault::Unauthenticated(_)) {
-        let bearer = ::http::HeaderValue::from_static("Bearer");
-        response.headers_mut().insert(::http::header::WWW_AUTHENTICATE, bearer);
-    }
-    response
+    fault.into_response()
 }

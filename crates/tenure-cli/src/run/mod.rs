@@ -25,7 +25,7 @@ pub(crate) use self::guard::Arguments as GuardArguments;
 use self::schedule::{Act, Pace, Schedule};
 use crate::duration::parse_duration;
 use crate::stores::StoreArgument;
-use crate::{exit, table};
+use crate::{exit, progress, table};
 
 /// Who waits longer than this is told what for.
 const TELL_AFTER: Duration = Duration::from_millis(300);
@@ -147,7 +147,12 @@ impl Arguments {
         if let Some(holders) = what.holders(coordinator).await {
             self.say(format!("{holders}; waiting"));
         }
-        acquire.await
+        let spinner = (!self.quiet).then(|| progress::waiting("waiting"));
+        let lease = acquire.await;
+        if let Some(spinner) = spinner {
+            spinner.finish_and_clear();
+        }
+        lease
     }
 
     /// Runs the command; its exit code, or why it was stopped.

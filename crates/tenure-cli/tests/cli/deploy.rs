@@ -35,7 +35,10 @@ fn every_flag_and_variable_in_deploy_exists() {
         let flags = words(text, "--");
         assert!(!flags.is_empty(), "{text}");
         for flag in flags {
-            assert!(help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")), "{flag}");
+            assert!(
+                help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")),
+                "{flag}"
+            );
         }
     }
     for text in [&unit, &docker, &manifest] {

@@ -85,3 +85,10 @@ where
     }
     Err(Failure::new(format!("not within twenty seconds: {what}")))
 }
+
+/// The error of what must not succeed.
+#[track_caller]
+pub(crate) fn refused<T, E>(result: std::result::Result<T, E>) -> std::result::Result<E, Failure> {
+    let failure = Failure::new("it succeeded");
+    result.err().ok_or(failure)
+}

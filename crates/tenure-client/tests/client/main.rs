@@ -1,7 +1,10 @@
 //! The conformance suite through a running server, and what is the wire's own.
 
 mod common;
+mod declared;
 mod replicas;
+mod scene;
+mod services;
 
 use common::{Serving, connect};
 use tenure::store::memory::MemoryStore;
@@ -19,6 +22,7 @@ fn main() {
             let memory = Serving::start(MemoryStore::new().into_store());
             trials.suite("server_on_memory", memory.url());
             replicas::add(trials);
+            declared::add(trials);
             trials.keep((sqlite, memory, folder));
         },
     )

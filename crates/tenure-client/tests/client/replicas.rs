@@ -9,7 +9,7 @@ use tenure::store::{Put, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 
-use crate::common::{Outcome, Serving, connect, eventually};
+use crate::common::{Outcome, Serving, connect, eventually, refused};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("commits_go_on_while_servers_leave_in_order", in_order);
@@ -119,7 +119,7 @@ async fn watch_survives() -> Outcome {
 }
 
 async fn nobody() -> Outcome {
-    let error = connect("http://127.0.0.1:1").await.map(drop).unwrap_err();
+    let error = refused(connect("http://127.0.0.1:1").await)?;
     let text = error.to_string();
     if error.code() != "unavailable"
         || !text.contains("no server on 127.0.0.1:1; start one with `tenure serve`")

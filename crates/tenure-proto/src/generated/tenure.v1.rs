@@ -1588,7 +1588,7 @@ pub struct SessionResponse {
     /// this answers. The shortest of all lives; absent if there is none.
     #[prost(uint64, optional, tag = "1")]
     pub remaining_ms: ::core::option::Option<u64>,
-    /// Those that are lost, with the reason. They are no longer attached.
+    /// Those that are lost, or cannot be kept here, with the reason. They are no longer attached.
     #[prost(message, repeated, tag = "2")]
     pub lost: ::prost::alloc::vec::Vec<Lost>,
     /// The server is about to end: open a session elsewhere, attach everything, and nothing is lost.
@@ -1954,8 +1954,8 @@ pub mod leases_client {
             self.inner.server_streaming(req, path, codec).await
         }
         /// Keeps all leases of a client alive: every message from the client renews all that are attached.
-        /// Closing the stream from the client's side releases them; a stream that breaks leaves them to
-        /// expire, or to be attached elsewhere.
+        /// Closing the stream from the client's side releases them; a stream that breaks, or is cancelled,
+        /// leaves them to expire, or to be attached elsewhere.
         pub async fn session(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SessionRequest>,
@@ -2061,8 +2061,8 @@ pub mod leases_server {
             + std::marker::Send
             + 'static;
         /// Keeps all leases of a client alive: every message from the client renews all that are attached.
-        /// Closing the stream from the client's side releases them; a stream that breaks leaves them to
-        /// expire, or to be attached elsewhere.
+        /// Closing the stream from the client's side releases them; a stream that breaks, or is cancelled,
+        /// leaves them to expire, or to be attached elsewhere.
         async fn session(
             &self,
             request: tonic::Request<tonic::Streaming<super::SessionRequest>>,

@@ -49,7 +49,11 @@ impl View {
             Some((name, start)) => Owner::from_parts(name, start)?,
             None => Owner::new(&asked.owner, &**self.store.random())?,
         };
-        let mut terms = Terms::new().owner(owner).resume().wait(self.bounded(asked.wait));
+        let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
+        // Whoever does not know its own start cannot ask again: what it gives up is let go.
+        if asked.owner.contains('#') {
+            terms = terms.resume();
+        }
         if let Some(ttl) = asked.ttl {
             terms = terms.ttl(ttl);
         }
@@ -71,7 +75,7 @@ impl View {
         }
     }
 
-    /// Takes room for the wait, and ends it when the server leaves.
+    /// Takes room for the wait, and ends it when the server leaves or the caller is not known any more.
     pub(super) async fn waiting<T>(
         &self,
         asked: &Asked,
@@ -81,7 +85,12 @@ impl View {
             Wait::No => self.api.room().request()?,
             Wait::For(_) | Wait::Forever => self.take(Use::Wait)?,
         };
-        match self.api.shutdown().or(acquiring).await {
+        let acquired = tokio::select! {
+            biased;
+            acquired = self.api.shutdown().or(acquiring) => acquired,
+            fault = self.caller.gone() => return Err(fault),
+        };
+        match acquired {
             Some(acquired) => Ok(acquired?),
             None => Err(Fault::leaving()),
         }
@@ -93,6 +102,30 @@ impl View {
             self.may_hold(deed)?;
         }
         Ok(self.coordinator.renew_deeds(deeds).await)
+    }
+
+    /// The same with an answer for each that stands alone, also where the caller may not. Whoever is
+    /// nobody any more gets no answer at all.
+    pub async fn renew_each(&self, deeds: &[Deed]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
+        let mut answers = Vec::with_capacity(deeds.len());
+        for deed in deeds {
+            match self.may_hold(deed) {
+                Err(fault @ Fault::Unauthenticated(_)) => return Err(fault),
+                allowed => answers.push(allowed),
+            }
+        }
+        let allowed: Vec<Deed> = deeds
+            .iter()
+            .zip(&answers)
+            .filter(|(_, allowed)| allowed.is_ok())
+            .map(|(deed, _)| deed.clone())
+            .collect();
+        let mut renewed = self.coordinator.renew_deeds(&allowed).await.into_iter();
+        let silent = || Error::unknown("server", "nothing is known about it");
+        let answer = |allowed: Result<(), Fault>| {
+            allowed.and_then(|()| Ok(renewed.next().unwrap_or_else(|| Err(silent()))?))
+        };
+        Ok(answers.into_iter().map(answer).collect())
     }
 
     /// Lets go.

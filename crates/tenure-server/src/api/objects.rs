@@ -2,13 +2,16 @@
 //!
 //! Leases are objects too, and a client that runs the library over the wire reads and writes them as
 //! such. What that means for permissions is decided here: whoever may hold a scope may write the records
-//! of that scope, and nobody else.
+//! of that scope, and nobody else. A watch of leases shows what its caller may see.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use futures::StreamExt as _;
 use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{
-    Commit, Committed, Expect, Page, Query, Touch, Touched, Watch, WatchRequest, Write,
+    Batch, Commit, Committed, Event, Expect, Page, Query, Touch, Touched, Watch, WatchRequest,
+    Write,
 };
 use tenure::{Key, Object};
 
@@ -79,6 +82,9 @@ impl View {
     /// What happens from now on or from a revision on.
     pub async fn watch(&self, request: &WatchRequest) -> Result<Watch, Fault> {
         match &request.kind {
+            Some(kind) if is_of_leases(kind) && self.sees_some_of(&request.prefix) => {
+                return Ok(self.seen(self.store.watch(request).await?));
+            }
             Some(kind) => self.may_read(kind, &request.prefix, true)?,
             None => {
                 self.require(Action::ObjectsRead, "*")?;
@@ -86,6 +92,28 @@ impl View {
             }
         }
         Ok(self.store.watch(request).await?)
+    }
+
+    /// Whether the caller may see some of the leases with this prefix, though perhaps not all.
+    fn sees_some_of(&self, prefix: &str) -> bool {
+        let all = format!("{prefix}*");
+        !self.caller.may(Action::LeasesRead, &all) && self.caller.may_some(Action::LeasesRead)
+    }
+
+    /// The part of a watch of leases that the caller may see. A coordinator over the wire has one watch
+    /// for all that it waits for, and waits for nothing that its caller may not hold.
+    fn seen(&self, watch: Watch) -> Watch {
+        let (start, caller) = (watch.start(), self.caller.clone());
+        let may_see = move |event: &&Event| caller.may(Action::LeasesRead, &about(&event.key().id));
+        let seen = watch.filter_map(move |batch| {
+            let seen = batch.map(|batch| {
+                let events: Vec<_> = batch.events.iter().filter(&may_see).cloned().collect();
+                let revision = batch.revision;
+                (!events.is_empty()).then(|| Arc::new(Batch { revision, events }))
+            });
+            std::future::ready(seen.transpose())
+        });
+        Watch::new(start, seen.boxed())
     }
 
     fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {

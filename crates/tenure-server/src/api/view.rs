@@ -57,6 +57,11 @@ impl View {
 
     /// Takes room for a stream or a wait of this caller.
     pub fn take(&self, what: Use) -> Result<Taken, Fault> {
-        self.api.room().take(what, self.caller.subject())
+        let subject = self.caller.subject();
+        // People of different tenants may have the same name, and do not share room for it.
+        match self.caller.tenant() {
+            Some(tenant) => self.api.room().take(what, &format!("{tenant}~{subject}")),
+            None => self.api.room().take(what, subject),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! ```toml
 //! [[token]]
 //! name = "billing"
-//! sha256 = "…"                              # of the token; `tenure token new` prints both
+//! sha256 = "…"                              # of the token; `tenure token` prints both
 //! tenant = "acme"                           # optional
 //! permissions = ["leases:*:billing.*", "objects:read:order/*"]
 //!
@@ -99,10 +99,7 @@ impl Access {
         for line in file.token {
             let wrong = |reason: String| format!("token {:?}: {reason}", line.name);
             let sum = parse_sum(&line.sha256).ok_or_else(|| {
-                wrong(
-                    "sha256 is not 64 hexadecimal digits; take what `tenure token new` prints"
-                        .into(),
-                )
+                wrong("sha256 is not 64 hexadecimal digits; take what `tenure token` prints".into())
             })?;
             let entry = entry(&line.name, line.tenant.as_deref(), &line.permissions);
             if let Some(other) = access.tokens.insert(sum, entry.map_err(wrong)?) {
@@ -208,7 +205,7 @@ mod tests {
             permissions = ["leases:hold:billing.*"]
             [[certificate]]
             subject = "spiffe://prod/*"
-            permissions = ["leases:read:*"]
+            permissions = ["objects:read:*"]
             [[certificate]]
             subject = "spiffe://prod/billing/*"
             permissions = ["leases:hold:*"]
@@ -225,12 +222,12 @@ mod tests {
             let found = access.find(&Who::Certificate(subject.into()));
             found.is_some_and(|entry| entry.permissions.allow(action, "a/b"))
         };
-        assert!(may("spiffe://prod/web", Action::LeasesRead));
+        assert!(may("spiffe://prod/web", Action::ObjectsRead));
         assert!(!may("spiffe://prod/web", Action::LeasesHold));
         assert!(may("spiffe://prod/billing/1", Action::LeasesHold));
-        assert!(!may("spiffe://prod/billing/1", Action::LeasesRead), "the longest alone counts");
+        assert!(!may("spiffe://prod/billing/1", Action::ObjectsRead), "the longest alone counts");
         assert!(may("spiffe://prod/billing/root", Action::ObjectsWrite));
-        assert!(!may("spiffe://test/web", Action::LeasesRead));
+        assert!(!may("spiffe://test/web", Action::ObjectsRead));
     }
 
     #[test]

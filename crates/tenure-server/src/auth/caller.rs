@@ -9,7 +9,7 @@ use tenure::clock::SharedClock;
 
 use super::access::{Access, Entry, Who};
 use super::permission::Permissions;
-use super::watched::Watched;
+use super::watched::{EVERY, Watched};
 use crate::Fault;
 
 /// What a caller may be allowed to do.
@@ -146,15 +146,24 @@ impl Caller {
     /// Whether it may do this to that: a scope or group for leases and slots, `kind/id` for objects. A
     /// resource that ends in `*` stands for everything that starts with what is before it.
     pub fn may(&self, action: Action, resource: &str) -> bool {
+        self.asked(|permissions| permissions.allow(action, resource))
+    }
+
+    /// Whether there is anything that it may do this to.
+    pub fn may_some(&self, action: Action) -> bool {
+        self.asked(|permissions| permissions.allow_some(action))
+    }
+
+    fn asked(&self, allows: impl FnOnce(&Permissions) -> bool) -> bool {
         match &self.standing {
             Standing::Everything => true,
             Standing::Nothing => false,
             Standing::Listed(list, who) => {
                 let list = list.current();
-                self.entry(&list, who).is_some_and(|it| it.permissions.allow(action, resource))
+                self.entry(&list, who).is_some_and(|entry| allows(&entry.permissions))
             }
             Standing::Signed(permissions, clock, until) => {
-                clock.uptime() < *until && permissions.allow(action, resource)
+                clock.uptime() < *until && allows(permissions)
             }
         }
     }
@@ -173,6 +182,20 @@ impl Caller {
         Err(Fault::Unauthenticated(format!("the token of {} {gone}; get a new one", self.subject)))
     }
 
+    /// Resolves when it is not known any more, for streams on which it asks for nothing further.
+    pub async fn gone(&self) -> Fault {
+        loop {
+            match &self.standing {
+                Standing::Everything | Standing::Nothing => std::future::pending().await,
+                Standing::Listed(list, _) => list.clock().sleep(EVERY).await,
+                Standing::Signed(_, clock, until) => clock.sleep_until(*until).await,
+            }
+            if let Err(fault) = self.still() {
+                return fault;
+            }
+        }
+    }
+
     /// What the list has to say now; nothing if it is somebody else's by now.
     fn entry<'a>(&self, list: &'a Access, who: &Who) -> Option<&'a Entry> {
         list.find(who).filter(|entry| entry.tenant == self.tenant)
@@ -186,5 +209,41 @@ impl fmt::Debug for Caller {
             .field("tenant", &self.tenant)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tenure::clock::ManualClock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signed_caller_may_do_nothing_once_its_time_is_over() {
+        let clock = ManualClock::new();
+        let shared: SharedClock = Arc::new(clock.clone());
+        let until = shared.uptime() + Duration::from_secs(60);
+        let all = Permissions::parse(&["*"]).unwrap();
+        let caller = Caller::signed("a", None, all, &shared, until);
+        let mut gone = Box::pin(caller.gone());
+        assert!(caller.may(Action::LeasesHold, "a/b") && caller.still().is_ok());
+        assert!((&mut gone).now_or_never().is_none());
+        // A wall clock that is set back and forth changes nothing.
+        clock.step_wall(-3_600_000);
+        clock.advance(Duration::from_secs(59));
+        assert!(caller.may(Action::LeasesHold, "a/b"));
+        clock.advance(Duration::from_secs(1));
+        assert!(!caller.may(Action::LeasesHold, "a/b") && !caller.may_some(Action::LeasesHold));
+        assert!(matches!(caller.still(), Err(Fault::Unauthenticated(_))));
+        assert!(matches!(gone.await, Fault::Unauthenticated(_)));
+    }
+
+    #[test]
+    fn who_needs_no_name_may_do_nothing_and_who_is_not_asked_everything() {
+        for action in Action::ALL {
+            assert!(Caller::anybody().may(action, "*") && Caller::anybody().may_some(action));
+            assert!(!Caller::nobody().may(action, "a/b") && !Caller::nobody().may_some(action));
+        }
     }
 }

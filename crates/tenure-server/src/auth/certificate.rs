@@ -24,8 +24,8 @@ pub(super) fn subject(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
         _ => None,
     });
     alternative.or_else(|| {
-        let all = certificate.subject.0.iter().flat_map(|names| names.0.iter());
-        let value = &all.filter(|name| name.oid == COMMON_NAME).next_back()?.value;
+        let mut all = certificate.subject.0.iter().flat_map(|names| names.0.iter());
+        let value = &all.rfind(|name| name.oid == COMMON_NAME)?.value;
         Some(match value.tag() {
             Tag::Utf8String => value.decode_as::<Utf8StringRef<'_>>().ok()?.as_str().into(),
             Tag::PrintableString => {

@@ -113,4 +113,27 @@ mod tests {
             assert!(take(bad).is_err(), "{bad}");
         }
     }
+
+    #[tokio::test]
+    async fn an_answer_is_taken_whole_or_not_at_all() {
+        use axum::routing;
+        let large = || async { vec![b'a'; MOST_BYTES + 1] };
+        let most = || async { vec![b'a'; MOST_BYTES] };
+        let moved = || async { axum::response::Redirect::temporary("/most") };
+        let routes = axum::Router::new()
+            .route("/large", routing::get(large))
+            .route("/most", routing::get(most))
+            .route("/moved", routing::get(moved));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let fetch = async |path: &str| {
+            let uri = format!("http://{address}{path}").parse().unwrap();
+            get(&Source::new(uri).unwrap()).await
+        };
+        assert_eq!(fetch("/most").await.unwrap().len(), MOST_BYTES);
+        assert!(fetch("/large").await.is_err());
+        assert!(fetch("/moved").await.unwrap_err().contains("307"));
+        assert!(fetch("/none").await.unwrap_err().contains("404"));
+    }
 }

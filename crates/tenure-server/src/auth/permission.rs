@@ -1,6 +1,7 @@
 //! What permissions mean: `action:resource`, for instance `leases:hold:billing.*`. Pure.
 //!
-//! An action is one of [`Action`], or all of a noun (`leases:*`). A resource is a scope or group for
+//! An action is one of [`Action`], or all of a noun (`leases:*`). Whoever may hold a scope may also see
+//! who holds it: nobody can wait for what it cannot see. A resource is a scope or group for
 //! leases and slots, and `kind/id` for objects. Names are namespaces with dots, and a key or an id after
 //! the slash, so patterns go by names rather than by letters:
 //!
@@ -50,6 +51,11 @@ impl Permissions {
     pub fn allow(&self, action: Action, resource: &str) -> bool {
         self.0.iter().any(|permission| permission.allows(action, resource))
     }
+
+    /// Whether there is anything that this action may be done to.
+    pub fn allow_some(&self, action: Action) -> bool {
+        self.0.iter().any(|permission| permission.is_about(action))
+    }
 }
 
 /// One line of it, for instance `objects:read:order/*`.
@@ -61,12 +67,16 @@ pub struct Permission {
 
 impl Permission {
     fn allows(&self, action: Action, resource: &str) -> bool {
-        let fits = match self.actions {
+        self.is_about(action) && self.pattern.covers(resource)
+    }
+
+    fn is_about(&self, action: Action) -> bool {
+        match self.actions {
             Actions::All => true,
             Actions::Noun(noun) => action.noun() == noun,
+            Actions::One(Action::LeasesHold) if action == Action::LeasesRead => true,
             Actions::One(one) => action == one,
-        };
-        fits && self.pattern.covers(resource)
+        }
     }
 }
 
@@ -256,7 +266,8 @@ mod tests {
         for granted in Action::ALL {
             for asked in Action::ALL {
                 let one = format!("{}:*", granted.name());
-                assert_eq!(allows(&one, asked, "a/b"), granted == asked, "{one} {asked:?}");
+                let seen = (granted, asked) == (Action::LeasesHold, Action::LeasesRead);
+                assert_eq!(allows(&one, asked, "a/b"), granted == asked || seen, "{one} {asked:?}");
                 let noun = format!("{}:*:*", granted.noun());
                 assert_eq!(allows(&noun, asked, "a/b"), granted.noun() == asked.noun(), "{noun}");
             }

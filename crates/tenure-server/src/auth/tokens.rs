@@ -8,6 +8,9 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 use tenure::random::{Random, nonce};
+use tenure::{Error, Result};
+
+use super::access::{check_subject, check_tenant};
 
 /// What our own tokens begin with, so that people and scanners of leaks know them when they see them.
 pub const PREFIX: &str = "tnr_";
@@ -21,6 +24,13 @@ pub fn mint(random: &dyn Random) -> (String, String) {
     let token = format!("{PREFIX}{}{}", nonce(random), nonce(random));
     let listed = hex(&sum(&token));
     (token, listed)
+}
+
+/// Refuses a name or a tenant that the file could not have, before a token is made for it.
+pub fn check(name: &str, tenant: Option<&str>) -> Result<()> {
+    let wrong = |reason| Error::invalid(format!("token {name:?}"), reason);
+    check_subject(name).map_err(wrong)?;
+    tenant.map_or(Ok(()), |tenant| check_tenant(tenant).map_err(wrong))
 }
 
 pub(super) fn sum(token: &str) -> Sum {
@@ -60,6 +70,10 @@ mod tests {
         assert_eq!(parse_sum(&listed), Some(sum(&token)));
         assert_eq!(parse_sum(&listed.to_uppercase()), Some(sum(&token)));
         assert_ne!(mint(&random).0, token);
+        assert!(check("billing", None).is_ok() && check("billing", Some("acme-1_a")).is_ok());
+        for (name, tenant) in [("", None), ("a\n", None), ("a", Some("")), ("a", Some("b~c"))] {
+            assert!(check(name, tenant).is_err(), "{name:?} {tenant:?}");
+        }
         // What `printf %s abc | sha256sum` says.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(&sum("abc")), known);

@@ -8,14 +8,14 @@ use std::fmt;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 
 /// How often to look at most.
-const EVERY: Duration = Duration::from_secs(2);
+pub(super) const EVERY: Duration = Duration::from_secs(2);
 /// Timestamps of files are coarse: one that changed this recently may have changed again unnoticed.
 const SETTLED_MS: i64 = 2_000;
 /// More than anything we read could need.
@@ -56,10 +56,20 @@ impl<T> Watched<T> {
         Ok(Self { paths, load: Box::new(load), clock, current, look })
     }
 
+    /// What the files are looked at by.
+    pub(super) fn clock(&self) -> &SharedClock {
+        &self.clock
+    }
+
     /// What the files say.
     pub(super) fn current(&self) -> Arc<T> {
         // Whoever looks lets the others go on with what is there.
-        if let Ok(mut look) = self.look.try_lock() {
+        let look = match self.look.try_lock() {
+            Ok(look) => Some(look),
+            Err(TryLockError::Poisoned(look)) => Some(look.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut look) = look {
             let now = self.clock.uptime();
             if now >= look.next {
                 look.next = now + EVERY;

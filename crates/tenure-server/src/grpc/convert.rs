@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::lease::{LeaseEvent, LeaseInfo, Wait};
+use tenure::lease::{LeaseEvent, LeaseInfo, Renewed, Wait};
 use tenure_proto::convert::{lease_of, need};
 use tenure_proto::v1;
 
@@ -22,6 +22,14 @@ pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
         metadata: terms.metadata,
         reapable: terms.reapable,
     })
+}
+
+pub(super) fn renewed_of(renewed: Result<Renewed, Fault>) -> v1::Renewed {
+    let outcome = match renewed {
+        Ok(renewed) => v1::renewed::Outcome::Renewal((&renewed).into()),
+        Err(fault) => v1::renewed::Outcome::Error(fault.wire()),
+    };
+    v1::Renewed { outcome: Some(outcome) }
 }
 
 pub(super) fn event_of(event: &LeaseEvent) -> v1::LeaseEvent {

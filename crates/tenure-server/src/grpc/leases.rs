@@ -8,7 +8,7 @@ use tenure_proto::v1;
 use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::convert::{asked, event_of};
+use super::convert::{asked, event_of, renewed_of};
 use super::{Answers, session, until_leaving, view};
 use crate::Fault;
 use crate::api::{Api, scope};
@@ -49,14 +49,13 @@ impl Leases for Service {
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let view = view(&self.api, &request)?;
         let _room = self.api.room().request()?;
-        let deeds: Result<Vec<Deed>, Error> =
-            request.into_inner().deeds.into_iter().map(Deed::try_from).collect();
-        let renewed = view.renew(&deeds.map_err(Fault::from)?).await?;
-        let renewed = renewed.iter().map(|renewed| v1::Renewed {
-            outcome: Some(match renewed {
-                Ok(renewed) => v1::renewed::Outcome::Renewal(renewed.into()),
-                Err(error) => v1::renewed::Outcome::Error(error.into()),
-            }),
+        let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from);
+        let deeds: Vec<Result<Deed, Error>> = deeds.collect();
+        let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
+        let mut answers = view.renew_each(&sound).await?.into_iter();
+        let renewed = deeds.into_iter().filter_map(|deed| match deed {
+            Ok(_) => answers.next().map(renewed_of),
+            Err(error) => Some(renewed_of(Err(error.into()))),
         });
         Ok(Response::new(v1::RenewResponse { renewed: renewed.collect() }))
     }

@@ -2,7 +2,9 @@
 
 mod convert;
 mod elections;
+mod exchange;
 mod leases;
+mod parting;
 mod session;
 mod slots;
 mod store;
@@ -13,11 +15,13 @@ use futures::stream::{Stream, StreamExt};
 use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::auth::Caller;
 use crate::limits::Taken;
+use crate::ready::Readiness;
 
 /// All services on one port, with reflection and health.
 pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Error> {
@@ -32,6 +36,7 @@ pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Erro
     let leases = v1::leases_server::LeasesServer::new(leases::Service::new(api.clone()))
         .max_decoding_message_size(most)
         .max_encoding_message_size(usize::MAX);
+    let leases = parting::Told(leases);
     let slots = v1::slots_server::SlotsServer::new(slots::Service::new(api.clone()));
     let elections = elections::Service::new(api.clone());
     let elections = v1::elections_server::ElectionsServer::new(elections);
@@ -49,20 +54,36 @@ fn leaving() -> Status {
     Fault::leaving().into()
 }
 
-/// A stream that ends when the server leaves, and keeps its room until then.
+/// A stream that ends when the server leaves or its caller is not known any more, and keeps its room
+/// until then.
 fn until_leaving<T: Send + 'static>(
     view: &View,
     room: Taken,
     stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Answers<T> {
-    let shutdown = view.api().shutdown().clone();
-    let end = async move { shutdown.leaving().await };
-    let ended = futures::stream::once(async { Err(leaving()) });
-    let stream = stream.map(move |item| {
-        let _room = &room;
-        item
+    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let end = Box::pin(async move {
+        tokio::select! {
+            () = shutdown.leaving() => leaving(),
+            fault = caller.gone() => fault.into(),
+        }
     });
-    Box::pin(stream.take_until(end).chain(ended))
+    let start = Some((Box::pin(stream), end, room));
+    Box::pin(futures::stream::unfold(start, |going| async move {
+        let (mut stream, mut end, room) = going?;
+        let item = tokio::select! {
+            biased;
+            status = &mut end => Err(status),
+            item = stream.next() => item.unwrap_or_else(|| Err(leaving())),
+        };
+        let going = item.is_ok().then_some((stream, end, room));
+        Some((item, going))
+    }))
+}
+
+/// Health, which asks nobody who they are.
+pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
+    Routes::new(HealthServer::new(readiness.health()))
 }
 
 /// What the caller of a request sees.

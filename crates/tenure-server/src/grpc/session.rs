@@ -1,7 +1,8 @@
 //! A session: all leases of a client, kept alive by one message.
 //!
 //! The client attaches deeds; every message of its renews all of them, in as few round trips as the
-//! store allows. A stream that the client closes frees what is attached; one that breaks leaves it to
+//! store allows. Each stands alone: what may not or cannot be kept is told and dropped, the others stay.
+//! A stream that the client closes frees what is attached; one that breaks or is cancelled leaves it to
 //! expire or to be attached elsewhere. The server remembers nothing beyond the stream, so a session
 //! moves to another replica by attaching there.
 
@@ -94,38 +95,48 @@ impl Session {
         for scope in &message.detach {
             self.deeds.remove(scope);
         }
+        let mut lost = Vec::new();
         for deed in message.attach {
-            let deed = Deed::try_from(deed)?;
-            self.view.may_hold(&deed)?;
-            self.deeds.insert(deed.id.clone(), deed);
+            let (scope, token) = (deed.scope.clone(), deed.token);
+            match self.attach(deed) {
+                Ok(()) => {}
+                Err(fault @ Fault::Unauthenticated(_)) => return Err(fault),
+                Err(fault) => lost.push(v1::Lost { scope, token, error: Some(fault.wire()) }),
+            }
         }
-        if self.deeds.len() > LEASES {
-            let (max, got) = (LEASES as u64, self.deeds.len() as u64);
+        self.renew(lost).await
+    }
+
+    fn attach(&mut self, deed: v1::Deed) -> Result<(), Fault> {
+        let deed = Deed::try_from(deed)?;
+        self.view.may_hold(&deed)?;
+        if self.deeds.len() >= LEASES && !self.deeds.contains_key(&deed.id) {
+            let (max, got) = (LEASES as u64, LEASES as u64 + 1);
             return Err(Error::LimitExceeded { limit: "leases of a session", max, got }.into());
         }
-        self.renew().await
+        self.deeds.insert(deed.id.clone(), deed);
+        Ok(())
     }
 
     /// Renews all. What is lost is told and dropped; what could not be renewed now stays, and its
     /// life is not counted on.
-    async fn renew(&mut self) -> Result<v1::SessionResponse, Fault> {
+    async fn renew(&mut self, mut lost: Vec<v1::Lost>) -> Result<v1::SessionResponse, Fault> {
         let deeds: Vec<Deed> = self.deeds.values().cloned().collect();
         let mut shortest: Option<Duration> = None;
-        let mut lost = Vec::new();
-        for (deed, renewed) in deeds.iter().zip(self.view.renew(&deeds).await?) {
+        for (deed, renewed) in deeds.iter().zip(self.view.renew_each(&deeds).await?) {
             match renewed {
                 Ok(renewed) => {
                     let left = renewed.remaining;
                     shortest = Some(shortest.map_or(left, |shortest| shortest.min(left)));
                     self.deeds.insert(deed.id.clone(), deed.clone().renewed(&renewed));
                 }
-                Err(error @ Error::Lost { .. }) => {
+                Err(fault) if is_for_good(&fault) => {
                     self.deeds.remove(&deed.id);
                     let (scope, token) = (deed.id.clone(), deed.token);
-                    lost.push(v1::Lost { scope, token, error: Some((&error).into()) });
+                    lost.push(v1::Lost { scope, token, error: Some(fault.wire()) });
                 }
-                Err(error) => {
-                    tracing::debug!(%error, lease = %deed.id, "not renewed");
+                Err(fault) => {
+                    tracing::debug!(%fault, lease = %deed.id, "not renewed");
                     shortest = Some(Duration::ZERO);
                 }
             }
@@ -147,5 +158,16 @@ impl Session {
             }
         };
         futures::stream::iter(deeds.into_values()).for_each_concurrent(AT_ONCE, release).await;
+    }
+}
+
+/// Whether asking again would not help.
+fn is_for_good(fault: &Fault) -> bool {
+    use Error::{Invalid, LimitExceeded, Lost};
+    let no = |error: &Error| matches!(error, Lost { .. } | Invalid { .. } | LimitExceeded { .. });
+    match fault {
+        Fault::Store(error) => no(error),
+        Fault::Denied { .. } => true,
+        Fault::Unauthenticated(_) | Fault::Overloaded { .. } => false,
     }
 }

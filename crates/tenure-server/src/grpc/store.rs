@@ -1,25 +1,17 @@
 //! `tenure.v1.Store`: objects over gRPC.
 
-use futures::stream::{FuturesUnordered, StreamExt};
-use futures::{FutureExt, TryFutureExt};
+use futures::StreamExt;
+use tenure::Key;
 use tenure::store::{Commit, Query, Touch, WatchRequest, check_writer};
-use tenure::{Error, Key};
 use tenure_proto::convert::need;
 use tenure_proto::v1;
 use tenure_proto::v1::store_server::Store;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Answers, until_leaving, view};
+use super::{Answers, exchange, until_leaving, view};
 use crate::Fault;
 use crate::api::{Api, View};
 use crate::limits::Use;
-
-/// Calls of one exchange that are worked on at once; the client is held back beyond that.
-const CALLS: usize = 1_024;
-/// Messages that a slow reader may leave unread before it is held back.
-const UNREAD: usize = 16;
 
 pub(crate) struct Service {
     api: Api,
@@ -109,82 +101,27 @@ impl Store for Service {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
-        let (answers, outgoing) = mpsc::channel(UNREAD);
-        let incoming = request.into_inner();
-        tokio::spawn(async move {
-            let _room = room;
-            exchange(view, incoming, answers).await;
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing))))
+        Ok(Response::new(exchange::start(view, room, request.into_inner())))
     }
 }
 
-/// Works on the calls of a stream until its client closes it. A server that leaves says so, and goes on
-/// until the client has closed its side: what was sent is answered.
-async fn exchange(
-    view: View,
-    mut incoming: Streaming<v1::ExchangeRequest>,
-    answers: mpsc::Sender<Result<v1::ExchangeResponse, Status>>,
-) {
-    let mut running = FuturesUnordered::new();
-    let shutdown = view.api().shutdown().clone();
-    let leaves = shutdown.leaving();
-    tokio::pin!(leaves);
-    let (mut open, mut told) = (true, false);
-    while open || !running.is_empty() {
-        tokio::select! {
-            biased;
-            Some(answer) = running.next(), if !running.is_empty() => {
-                let mut done = vec![answer];
-                while let Some(Some(answer)) = running.next().now_or_never() {
-                    done.push(answer);
-                }
-                let message = v1::ExchangeResponse { answers: done, leaving: false };
-                if answers.send(Ok(message)).await.is_err() {
-                    return;
-                }
-            }
-            message = incoming.message(), if open && running.len() < CALLS => match message {
-                Ok(Some(message)) => {
-                    running.extend(message.calls.into_iter().map(|call| answer(&view, call)));
-                }
-                Ok(None) | Err(_) => open = false,
-            },
-            () = &mut leaves, if open && !told => {
-                told = true;
-                let message = v1::ExchangeResponse { answers: Vec::new(), leaving: true };
-                if answers.send(Ok(message)).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-async fn answer(view: &View, call: v1::Call) -> v1::Answer {
-    use v1::answer::Answer;
-    use v1::call::Call;
-    let answer = match call.call {
-        Some(Call::Get(request)) => get(view, request).map_ok(Answer::Get).await,
-        Some(Call::Commit(request)) => commit(view, request).map_ok(Answer::Commit).await,
-        Some(Call::Touch(request)) => touch(view, request).map_ok(Answer::Touch).await,
-        None => Err(Error::invalid("call", "it is missing from the message").into()),
-    };
-    let answer = answer.unwrap_or_else(|fault| Answer::Error(fault.wire()));
-    v1::Answer { id: call.id, answer: Some(answer) }
-}
-
-async fn get(view: &View, request: v1::GetRequest) -> Result<v1::GetResponse, Fault> {
+pub(super) async fn get(view: &View, request: v1::GetRequest) -> Result<v1::GetResponse, Fault> {
     let key = Key::from(need(request.key, "key")?);
     let object = view.get(&key).await?;
     Ok(v1::GetResponse { object: object.as_ref().map(Into::into) })
 }
 
-async fn commit(view: &View, request: v1::CommitRequest) -> Result<v1::CommitResponse, Fault> {
+pub(super) async fn commit(
+    view: &View,
+    request: v1::CommitRequest,
+) -> Result<v1::CommitResponse, Fault> {
     Ok(view.commit(Commit::try_from(request)?).await?.into())
 }
 
-async fn touch(view: &View, request: v1::TouchRequest) -> Result<v1::TouchResponse, Fault> {
+pub(super) async fn touch(
+    view: &View,
+    request: v1::TouchRequest,
+) -> Result<v1::TouchResponse, Fault> {
     let touches: Vec<Touch> = request.try_into()?;
     Ok(view.touch(touches).await?.into())
 }

@@ -3,6 +3,7 @@
 mod certificates;
 mod doors;
 mod jwt;
+mod manual;
 mod permissions;
 mod rig;
 mod tokens;

@@ -1,3 +1,14 @@
-//! The server, over real connections.
+//! The server, over real connections: driven by the clients that the .proto files make, and by plain HTTP.
+
+#![expect(clippy::unwrap_used, reason = "what fails in a test's helper fails the test")]
 
 mod auth;
+mod elections;
+mod grpc;
+mod http;
+mod leases;
+mod limits;
+mod serving;
+mod sessions;
+mod shutdown;
+mod slots;

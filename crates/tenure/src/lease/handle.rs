@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::agent::Agent;
 use super::held::Held;
 use super::release::{self, Outcome};
-use super::{Deed, Loss, Metadata, Owner, heartbeat, renewal};
+use super::{Deed, Loss, Metadata, Owner, Witness, heartbeat, renewal};
 use crate::store::Fence;
 use crate::{Error, Result};
 
@@ -57,10 +57,12 @@ impl Lease {
 
     /// What to put on a commit that must not apply once this lease is lost.
     pub fn fence(&self) -> Fence {
-        let fence = Fence::new(self.held.key.clone(), self.held.token);
-        #[cfg(feature = "flaws")]
-        let fence = Fence { loose: self.agent.has(super::Flaw::FencesNobody), ..fence };
-        fence
+        self.agent.fence(&self.held)
+    }
+
+    /// Lets somebody else see whether it is held.
+    pub fn witness(&self) -> Witness {
+        Witness::new(&self.agent, &self.held)
     }
 
     /// The life that each renewal grants.
@@ -76,10 +78,7 @@ impl Lease {
 
     /// How long the holder may still act if no further renewal succeeds.
     pub fn remaining(&self) -> Duration {
-        match self.loss() {
-            Some(_) => Duration::ZERO,
-            None => self.valid_until().saturating_sub(self.agent.clock.uptime()),
-        }
+        self.agent.remaining(&self.held)
     }
 
     /// Whether the holder may act now. Asks this machine's clock only, so it is right even if
@@ -90,30 +89,12 @@ impl Lease {
 
     /// Why it is no longer held; `None` while it is.
     pub fn loss(&self) -> Option<Loss> {
-        let loss = self.held.ended(self.agent.clock.uptime())?;
-        // Whoever is told first makes it final: a reply that was on its way must not undo it.
-        self.agent.end(&self.held, loss.clone());
-        Some(self.held.state().loss.clone().unwrap_or(loss))
+        self.agent.loss(&self.held)
     }
 
     /// Resolves when the lease is no longer held, with the reason.
     pub async fn lost(&self) -> Loss {
-        loop {
-            let changed = self.held.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(loss) = self.loss() {
-                // Whoever notices first says so, be it the renewal or the one who waits here.
-                self.agent.end(&self.held, loss);
-                return self.loss().unwrap_or(Loss::Expired);
-            }
-            let end = self.agent.clock.sleep_until(self.valid_until());
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = end => {}
-            }
-        }
+        self.agent.lost(&self.held).await
     }
 
     /// Runs a future while the lease is held, and drops it at the instant the lease is lost.

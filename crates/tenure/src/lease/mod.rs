@@ -71,6 +71,7 @@ mod ticket;
 mod timing;
 mod turn;
 mod usher;
+mod witness;
 
 pub use coordinator::{Builder, Coordinator, LeaseEvent, Status};
 pub use deed::{Deed, Renewed};
@@ -98,3 +99,4 @@ pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots};
 pub use terms::{Terms, Wait};
 pub use timing::Timing;
 pub(crate) use timing::margin;
+pub use witness::Witness;

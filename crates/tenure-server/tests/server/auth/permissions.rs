@@ -1,10 +1,13 @@
 //! What callers may do, by action and by name: objects, and the records that leases are made of.
 
-use tenure::lease::{LEASE, REVOKED, SLOTS, WAITER};
+use std::time::Duration;
+
+use tenure::lease::{Coordinator, LEASE, REVOKED, SLOTS, Scope, Terms, WAITER, Wait};
+use tenure::store::WatchRequest;
 use tenure_proto::v1;
 use tonic::{Code, Status};
 
-use super::rig::{Client, Rig, logged, token};
+use super::rig::{Client, Rig, logged, token, until};
 
 fn denied(told: Result<impl std::fmt::Debug, Status>) -> bool {
     told.as_ref().is_err_and(|told| told.code() == Code::PermissionDenied)
@@ -37,14 +40,14 @@ async fn objects_are_read_and_written_by_kind_and_id() {
     assert!(!clerk.get("order", "2026-2").await.unwrap());
     // The records of leases are no objects like others.
     assert!(denied(clerk.get(LEASE, "billing/close").await));
+    assert!(denied(clerk.watch(Some(LEASE), "").await));
     let lines = logged(&["objects-clerk", "denied", "action=\"objects:write\"", "order/2025-1"]);
     assert_eq!(lines.len(), 1, "{lines:?}");
 }
 
 #[tokio::test]
 async fn records_of_leases_are_kept_by_scope() {
-    let holder = ["leases:hold:billing.*", "leases:read:billing.*"];
-    let (holder, first) = token("leases-holder", &holder);
+    let (holder, first) = token("leases-holder", &["leases:hold:billing.*"]);
     let (boss, second) = token("leases-boss", &["leases:*:*", "slots:resize:billing.*"]);
     let (one, third) = token("leases-one", &["leases:*:billing/close"]);
     let rig = Rig::start(Some(&format!("{first}{second}{third}")), |_, _| {}).await;
@@ -65,7 +68,8 @@ async fn records_of_leases_are_kept_by_scope() {
     for (prefix, fine) in [("billing.", true), ("billing/", true), ("billing", false), ("", false)]
     {
         assert_eq!(denied(holder.list(LEASE, prefix).await), !fine, "{prefix}");
-        assert_eq!(denied(holder.watch(Some(LEASE), prefix).await), !fine, "{prefix}");
+        // A watch shows what may be seen of it.
+        holder.watch(Some(LEASE), prefix).await.unwrap();
     }
     // Who waits for one scope is seen by whoever may see that scope.
     one.list(WAITER, "billing/close#").await.unwrap();
@@ -103,4 +107,56 @@ async fn over_the_heads_of_others(holder: &Client, boss: &Client) {
     assert_eq!(line("leases-boss", "slots:resize", "shipping.pool/*", "denied"), 1);
     assert_eq!(line("leases-holder", "leases:revoke", "billing/close", "denied"), 1);
     assert_eq!(line("leases-holder", "slots:resize", "billing.pool/*", "denied"), 1);
+}
+
+#[tokio::test]
+async fn a_coordinator_over_the_wire_waits_for_what_it_may_hold_and_sees_nothing_else() {
+    let (billing, first) = token("wire-billing", &["leases:hold:billing.*"]);
+    let (all, second) = token("wire-all", &["leases:*:*"]);
+    let rig = Rig::start(Some(&format!("{first}{second}")), |_, _| {}).await;
+    let (billing, all) = (rig.store(&billing).await, rig.store(&all).await);
+    let mut seen = billing.watch(&WatchRequest::kind(LEASE)).await.unwrap();
+    let (holder, waiter) = (Coordinator::new(all).unwrap(), Coordinator::new(billing).unwrap());
+    let terms = Terms::new().wait(Wait::Forever);
+    let (own, other) =
+        ("billing.eu/close".parse::<Scope>().unwrap(), "shipping/close".parse().unwrap());
+
+    let _other = holder.acquire(&other, &terms).await.unwrap();
+    let told = waiter.acquire(&other, &Terms::new()).await.unwrap_err();
+    assert!(!matches!(told, tenure::Error::Held { .. }), "it was told who holds it: {told}");
+    let held = holder.acquire(&own, &terms).await.unwrap();
+    let waiting = tokio::spawn({
+        let own = own.clone();
+        async move { waiter.acquire(&own, &terms).await }
+    });
+    until("somebody waits", || async { !holder.status(&own).await.unwrap().waiters.is_empty() })
+        .await;
+    held.release().await.unwrap();
+    // Long before the lease would have ended by itself.
+    let lease = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let lease = lease.unwrap().unwrap().unwrap();
+    lease.release().await.unwrap();
+    let first = seen.next().await.unwrap().unwrap();
+    assert_eq!(first.events[0].key().id, "billing.eu/close", "the other one came first");
+}
+
+#[tokio::test]
+async fn tenants_do_not_see_each_other() {
+    let of = |name: &str, tenant: &str| {
+        let (token, entry) = token(name, &["objects:*:*", "leases:*:*"]);
+        (token, format!("{entry}tenant = {tenant:?}\n"))
+    };
+    let ((acme, first), (globex, second)) = (of("tenant-a", "acme"), of("tenant-g", "globex"));
+    let (owner, third) = token("tenant-none", &["objects:*:*"]);
+    let rig = Rig::start(Some(&format!("{first}{second}{third}")), |_, _| {}).await;
+    let acme = rig.client(Some(&acme)).await;
+    let (globex, owner) = (acme.as_with(&globex), acme.as_with(&owner));
+    acme.put(&[("order", "1")]).await.unwrap();
+    assert!(acme.get("order", "1").await.unwrap());
+    for id in ["1", "acme~1", "~1", "../acme~1"] {
+        assert!(!globex.get("order", id).await.unwrap(), "{id}");
+    }
+    globex.put(&[("order", "1")]).await.unwrap();
+    assert!(owner.get("order", "acme~1").await.unwrap());
+    assert!(!owner.get("order", "1").await.unwrap());
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tenure::random::SystemRandom;
+use tenure::store::Store;
 use tenure::store::memory::MemoryStore;
+use tenure_client::{Options, ServerStore};
 use tenure_proto::v1;
 use tenure_proto::v1::store_client::StoreClient;
 use tenure_server::auth::{AuthSettings, Authenticator, MtlsSettings, tls, tokens};
@@ -41,7 +43,8 @@ impl Ca {
 
     pub(crate) fn for_server(&self) -> (String, String) {
         let name = |name: &str| SanType::DnsName(name.try_into().unwrap());
-        self.issue("server", vec![name("localhost")])
+        let address = SanType::IpAddress([127, 0, 0, 1].into());
+        self.issue("server", vec![name("localhost"), address])
     }
 
     pub(crate) fn for_client(&self, uri: &str) -> Identity {
@@ -119,6 +122,13 @@ impl Rig {
     /// Somebody with or without a token.
     pub(crate) async fn client(&self, token: Option<&str>) -> Client {
         self.connect(token, None).await.unwrap()
+    }
+
+    /// The server as a store, to run the library on.
+    pub(crate) async fn store(&self, token: &str) -> Store {
+        let options = Options::new(&format!("https://{}", self.address)).unwrap();
+        let options = options.token(token).ca(self.ca.pem.as_str());
+        ServerStore::open(options).await.unwrap().into_store()
     }
 
     /// Somebody with or without a token and a certificate.

@@ -42,6 +42,10 @@ async fn a_token_that_is_taken_out_of_the_file_is_refused_soon_on_open_streams_t
     let first = answers.message().await.unwrap().unwrap().answers.remove(0).answer;
     assert!(matches!(first, Some(v1::answer::Answer::Get(_))), "{first:?}");
 
+    let request = v1::WatchRequest { kind: Some("order".into()), ..v1::WatchRequest::default() };
+    let mut watch = gone.store.clone().watch(gone.with(request)).await.unwrap().into_inner();
+    watch.message().await.unwrap().unwrap();
+
     // A slip of the pen changes nothing.
     rig.list("[[token]]\nnam = 1");
     until("an error in the log", || async {
@@ -61,4 +65,6 @@ async fn a_token_that_is_taken_out_of_the_file_is_refused_soon_on_open_streams_t
     let second = answers.message().await.unwrap().unwrap().answers.remove(0).answer;
     let Some(v1::answer::Answer::Error(told)) = second else { panic!("{second:?}") };
     assert_eq!(told.code, tenure_proto::status::UNAUTHENTICATED, "{told:?}");
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), watch.message()).await;
+    assert_eq!(ended.unwrap().unwrap_err().code(), Code::Unauthenticated);
 }

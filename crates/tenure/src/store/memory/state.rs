@@ -1,7 +1,9 @@
 //! What the memory store holds: rows by kind and id, their order, their names and their expiries.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound;
+
+use foldhash::HashMap;
 
 use super::super::decide::{Change, Now, Row, Step, View};
 use super::super::{Page, Query};

@@ -1,0 +1,45 @@
+//! Cycles by single gRPC calls, a connection for each client: what a program in any language does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_proto::v1;
+use tenure_proto::v1::leases_client::LeasesClient;
+use tonic::transport::Channel;
+
+use crate::measure::rate;
+
+pub(crate) async fn connect(url: &str) -> anyhow::Result<LeasesClient<Channel>> {
+    let endpoint = Channel::from_shared(url.to_owned())?.tcp_nodelay(true);
+    Ok(LeasesClient::new(endpoint.connect().await?))
+}
+
+/// Asks for a scope under a name of its own.
+pub(crate) fn request(scope: String, owner: String, wait_ms: u64) -> v1::AcquireRequest {
+    let terms = v1::Terms { owner, ttl_ms: 30_000, wait_ms, ..v1::Terms::default() };
+    v1::AcquireRequest { scope, terms: Some(terms) }
+}
+
+pub(crate) async fn cycle_rate(
+    url: &str,
+    clients: usize,
+    time: Duration,
+    tag: &str,
+) -> anyhow::Result<f64> {
+    let mut connections = Vec::new();
+    for _ in 0..clients {
+        connections.push(connect(url).await?);
+    }
+    let (connections, tag) = (Arc::new(connections), tag.to_owned());
+    rate(clients, time, move |client, turn| {
+        let mut leases = connections[client].clone();
+        let scope = format!("bench.calls/{tag}-{client}");
+        let owner = format!("client-{client}#{turn}");
+        async move {
+            let deed = leases.acquire(request(scope, owner, 0)).await?.into_inner().deed;
+            leases.release(v1::ReleaseRequest { deed, outcome: None }).await?;
+            Ok(())
+        }
+    })
+    .await
+}

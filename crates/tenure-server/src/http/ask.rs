@@ -1,0 +1,202 @@
+//! What a request brings: who asks, a body, parameters, a key. What is wrong with them is said in the
+//! one format of errors, with the name of the field.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use tenure::lease::Wait;
+use tenure::{Error, Key};
+
+use crate::Fault;
+use crate::api::{Api, Asked, View};
+use crate::auth::Caller;
+
+/// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
+/// busy sending does not hear.
+const HEAR_OUT: (Duration, usize) = (Duration::from_secs(2), 64 * 1024 * 1024);
+
+/// Who asks, and what they see.
+pub(super) struct Asker {
+    pub(super) view: View,
+}
+
+impl FromRequestParts<Api> for Asker {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
+        let caller = parts.extensions.get::<Caller>();
+        let nobody = || Fault::Unauthenticated("a request without a caller".into());
+        Ok(Self { view: api.view(caller.ok_or_else(nobody)?)? })
+    }
+}
+
+impl Asker {
+    /// Works on something that changes nothing, with room and in time.
+    pub(super) async fn read<T>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        self.bounded(work, |what| Error::unavailable("server", what)).await
+    }
+
+    /// Works on something that may have happened even if there is no answer.
+    pub(super) async fn write<T>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        self.bounded(work, |what| Error::unknown("server", what)).await
+    }
+
+    /// Acquires something. A wait takes as long as it takes; without one there is an answer in time.
+    pub(super) async fn acquire<T>(
+        &self,
+        asked: &Asked,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        if asked.wait != Wait::No {
+            return work.await;
+        }
+        let limit = self.view.api().room().limits().request_timeout;
+        // Giving up lets go of what may have been acquired.
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(Error::unavailable("server", format!("no answer within {limit:?}")).into())
+        })
+    }
+
+    async fn bounded<T>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>>,
+        late: fn(String) -> Error,
+    ) -> Result<T, Fault> {
+        let room = self.view.api().room();
+        let _taken = room.request()?;
+        let limit = room.limits().request_timeout;
+        match tokio::time::timeout(limit, work).await {
+            Ok(done) => done,
+            Err(_) => Err(late(format!("the request was not done within {limit:?}")).into()),
+        }
+    }
+}
+
+/// The error that names a thing and what is wrong with it.
+pub(super) fn invalid(what: impl Into<String>, reason: impl Into<String>) -> Fault {
+    Error::invalid(what, reason).into()
+}
+
+/// A body of JSON.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Fault> {
+        let limits = api.room().limits();
+        let announced = request.headers().get(CONTENT_LENGTH);
+        let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
+        let asks_first = request.headers().contains_key(EXPECT);
+        let most = limits.message_bytes;
+        let reading = async {
+            let body = request.into_body();
+            match announced.filter(|announced| *announced > most) {
+                None => read(body, most).await,
+                Some(got) => {
+                    if !asks_first {
+                        hear_out(body).await;
+                    }
+                    Err(too_large(most, got))
+                }
+            }
+        };
+        let Ok(bytes) = tokio::time::timeout(limits.request_timeout, reading).await else {
+            let reason = format!("it did not arrive within {:?}", limits.request_timeout);
+            return Err(invalid("body", reason));
+        };
+        parse(&bytes?).map(Self)
+    }
+}
+
+async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
+    match Limited::new(body, most).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large(most, most + 1)),
+        Err(error) => Err(invalid("body", format!("it broke off: {error}"))),
+    }
+}
+
+fn too_large(max: usize, got: usize) -> Fault {
+    let (max, got) = (max as u64, got as u64);
+    Error::LimitExceeded { limit: "message_bytes", max, got }.into()
+}
+
+async fn hear_out(mut body: Body) {
+    let listening = async {
+        let mut heard = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            heard += frame.data_ref().map_or(0, Bytes::len);
+            if heard > HEAR_OUT.1 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(HEAR_OUT.0, listening).await;
+}
+
+/// Reads JSON; only what fails is read again to find out where.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
+        let place = serde_path_to_error::deserialize::<_, T>(&mut reader).err();
+        let place = place.map(|error| error.path().to_string());
+        // Where the body as a whole is not what it should be, there is no place to name.
+        let place = place.filter(|place| !place.is_empty() && !matches!(&**place, "." | "?"));
+        invalid(place.unwrap_or_else(|| "body".into()), error.to_string())
+    })
+}
+
+/// Parameters after the question mark.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Api> for Params<T> {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
+        match Query::<T>::from_request_parts(parts, api).await {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(rejection) => Err(invalid("parameters", rejection.body_text())),
+        }
+    }
+}
+
+/// Kind and id in the path.
+pub(super) struct PathKey(pub(super) Key);
+
+impl FromRequestParts<Api> for PathKey {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
+        match Path::<(String, String)>::from_request_parts(parts, api).await {
+            Ok(Path((kind, id))) => Ok(Self(Key { kind, id })),
+            Err(rejection) => Err(invalid("path", rejection.body_text())),
+        }
+    }
+}
+
+/// The kind in the path.
+pub(super) struct PathKind(pub(super) String);
+
+impl FromRequestParts<Api> for PathKind {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
+        match Path::<String>::from_request_parts(parts, api).await {
+            Ok(Path(kind)) => Ok(Self(kind)),
+            Err(rejection) => Err(invalid("path", rejection.body_text())),
+        }
+    }
+}

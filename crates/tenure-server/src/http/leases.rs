@@ -1,0 +1,248 @@
+//! Leases: acquire, renew, release and everything about who holds what.
+
+use axum::response::Response;
+use futures::stream::StreamExt;
+use serde::{Deserialize, Serialize};
+use tenure::Error;
+use tenure::lease::{Deed, LeaseEvent, Metadata, Namespace};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answer::ok;
+use super::ask::{Asker, Json, Params};
+use super::error::ErrorBody;
+use super::sse;
+use super::terms::{
+    AcquireRequest, AcquiredView, DeedView, LeaseView, ReleaseRequest, RenewRequest,
+    RenewedAllView, RenewedView, WaiterView,
+};
+use super::views::cause;
+use crate::Fault;
+use crate::api::{Api, scope};
+use crate::limits::Use;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::default()
+        .routes(routes!(acquire))
+        .routes(routes!(renew))
+        .routes(routes!(release))
+        .routes(routes!(hand_over))
+        .routes(routes!(proclaim))
+        .routes(routes!(revoke))
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(watch))
+}
+
+/// Nothing more to say than that it is done.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Done {}
+
+/// Acquires a scope for an owner. The connection stays open during the wait; closing it gives up.
+#[utoipa::path(post, path = "/v1/leases/acquire", tag = "leases", operation_id = "acquireLease",
+    request_body = AcquireRequest,
+    responses(
+        (status = 200, body = AcquiredView),
+        (status = 423, body = ErrorBody, description = "held: somebody else has it"),
+        (status = "default", body = ErrorBody)))]
+async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Result<Response, Fault> {
+    let asked = request.asked();
+    let scope = scope(&request.scope)?;
+    let deed = asker.acquire(&asked, asker.view.acquire(&scope, &asked)).await?;
+    Ok(ok(&AcquiredView::new(&deed, None)))
+}
+
+/// Starts the lives of leases anew, many at once. Each stands alone.
+#[utoipa::path(post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
+    request_body = RenewRequest,
+    responses((status = 200, body = RenewedAllView), (status = "default", body = ErrorBody)))]
+async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
+    let deeds: Result<Vec<Deed>, Error> = request.deeds.iter().map(DeedView::deed).collect();
+    let renewed = asker.write(asker.view.renew_each(&deeds?)).await?;
+    Ok(ok(&RenewedAllView::from(renewed)))
+}
+
+/// Lets go, after the work has stopped.
+#[utoipa::path(post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLease",
+    request_body = ReleaseRequest,
+    responses(
+        (status = 200, body = Done),
+        (status = 410, body = ErrorBody, description = "lost: it was not held any more"),
+        (status = "default", body = ErrorBody)))]
+async fn release(asker: Asker, Json(request): Json<ReleaseRequest>) -> Result<Response, Fault> {
+    let outcome = request.outcome()?;
+    let deed = request.deed.deed()?;
+    asker.write(asker.view.release(&deed, outcome)).await?;
+    Ok(ok(&Done {}))
+}
+
+/// Passes a lease on to somebody who waits for it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct HandOverRequest {
+    deed: DeedView,
+    /// `name` or `name#start` of somebody who waits.
+    successor: String,
+}
+
+/// Passes a lease on to somebody who waits for it, without a gap or an overlap.
+#[utoipa::path(post, path = "/v1/leases/hand-over", tag = "leases", operation_id = "handOverLease",
+    request_body = HandOverRequest,
+    responses((status = 200, body = Done), (status = "default", body = ErrorBody)))]
+async fn hand_over(asker: Asker, Json(request): Json<HandOverRequest>) -> Result<Response, Fault> {
+    let deed = request.deed.deed()?;
+    asker.write(asker.view.hand_over(&deed, &request.successor)).await?;
+    Ok(ok(&Done {}))
+}
+
+/// Something else to tell everybody about the holder, in place of what was told.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProclaimRequest {
+    deed: DeedView,
+    metadata: Metadata,
+}
+
+/// Tells everybody something else about the holder.
+#[utoipa::path(post, path = "/v1/leases/proclaim", tag = "leases", operation_id = "proclaim",
+    request_body = ProclaimRequest,
+    responses((status = 200, body = RenewedView), (status = "default", body = ErrorBody)))]
+async fn proclaim(asker: Asker, Json(request): Json<ProclaimRequest>) -> Result<Response, Fault> {
+    let deed = request.deed.deed()?;
+    let renewed = asker.write(asker.view.proclaim(&deed, request.metadata)).await?;
+    Ok(ok(&RenewedView::from(&renewed)))
+}
+
+/// Ends somebody's tenure.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct RevokeRequest {
+    scope: String,
+    /// For the holder to read.
+    #[serde(default)]
+    reason: String,
+}
+
+/// Whether there was a holder.
+#[derive(Serialize, ToSchema)]
+struct Revoked {
+    revoked: bool,
+}
+
+/// Ends somebody's tenure. Its fenced commits fail at once.
+#[utoipa::path(post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revokeLease",
+    request_body = RevokeRequest,
+    responses((status = 200, body = Revoked), (status = "default", body = ErrorBody)))]
+async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Response, Fault> {
+    let scope = scope(&request.scope)?;
+    let revoked = asker.write(asker.view.revoke(&scope, &request.reason)).await?;
+    Ok(ok(&Revoked { revoked }))
+}
+
+/// Which leases to list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParams {
+    /// All if empty.
+    #[serde(default)]
+    namespace: String,
+    /// Those of the namespaces below it, too.
+    #[serde(default)]
+    children: bool,
+}
+
+/// Leases, in order of scope.
+#[derive(Serialize, ToSchema)]
+struct LeasesView<'a> {
+    leases: Vec<LeaseView<'a>>,
+}
+
+/// Every lease of a namespace.
+#[utoipa::path(get, path = "/v1/leases", tag = "leases", operation_id = "listLeases",
+    params(ListParams),
+    responses((status = 200, body = LeasesView), (status = "default", body = ErrorBody)))]
+async fn list(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
+    let namespace = match params.namespace.as_str() {
+        "" => None,
+        text => Some(text.parse::<Namespace>()?),
+    };
+    let leases = asker.view.leases(namespace.as_ref(), params.children);
+    let leases = asker.read(leases).await?;
+    Ok(ok(&LeasesView { leases: leases.iter().map(LeaseView::from).collect() }))
+}
+
+/// Which scope.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ScopeParams {
+    /// For instance `billing.nightly/close`.
+    pub(super) scope: String,
+}
+
+/// Who holds a scope, and who waits for it.
+#[derive(Serialize, ToSchema)]
+struct StatusView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<LeaseView<'a>>,
+    /// First come first.
+    waiters: Vec<WaiterView>,
+}
+
+/// Who holds a scope, and who waits for it since when.
+#[utoipa::path(get, path = "/v1/leases/show", tag = "leases", operation_id = "showLease",
+    params(ScopeParams),
+    responses((status = 200, body = StatusView), (status = "default", body = ErrorBody)))]
+async fn show(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Response, Fault> {
+    let scope = scope(&params.scope)?;
+    let shown = asker.read(asker.view.show(&scope)).await?;
+    let holder = shown.holder.as_ref().map(LeaseView::from);
+    Ok(ok(&StatusView { holder, waiters: shown.waiters.iter().map(WaiterView::from).collect() }))
+}
+
+/// Which leases to watch.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WatchParams {
+    /// Scopes that start with this.
+    #[serde(default)]
+    prefix: String,
+    /// Everything after this revision; from now on unless given.
+    after: Option<u64>,
+}
+
+/// A lease that has no holder any more.
+#[derive(Serialize, ToSchema)]
+struct EndedView<'a> {
+    scope: &'a str,
+    /// `deleted`, `expired` or `unspecified`.
+    cause: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<LeaseView<'a>>,
+}
+
+/// What happens to leases, as a stream of events: `start`, then `held` with a lease and `ended` with
+/// its scope, at the end `error` or `leaving`.
+#[utoipa::path(get, path = "/v1/leases/watch", tag = "leases", operation_id = "watchLeases",
+    params(WatchParams),
+    responses(
+        (status = 200, content((LeaseView = "text/event-stream"))),
+        (status = "default", body = ErrorBody)))]
+async fn watch(asker: Asker, Params(params): Params<WatchParams>) -> Result<Response, Fault> {
+    let room = asker.view.take(Use::Stream)?;
+    let events = asker.view.watch_leases(&params.prefix, params.after).await?;
+    let events = events.map(|event| {
+        Ok(match event? {
+            LeaseEvent::Held(info) => sse::event("held", &LeaseView::from(&info)),
+            LeaseEvent::Ended { id, cause: why, last } => {
+                let last = last.as_ref().map(LeaseView::from);
+                sse::event("ended", &EndedView { scope: &id, cause: cause(why), last })
+            }
+        })
+    });
+    let start = futures::stream::once(async { Ok(sse::event("start", &Done {})) });
+    Ok(sse::stream(&asker.view, room, start.chain(events).boxed()))
+}

@@ -1,0 +1,58 @@
+//! Streams of events: text that any HTTP client can read line by line.
+//!
+//! A stream ends with an event that says why: `error` with the error, or `leaving` when the server goes
+//! and the client should go on elsewhere. While nothing happens there is a comment now and then, so that
+//! both ends notice when the other is gone.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{BoxStream, StreamExt};
+use serde::Serialize;
+
+use crate::Fault;
+use crate::api::View;
+use crate::limits::Taken;
+
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+
+/// An event with this name and data.
+pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
+    // None of our types can fail to become JSON.
+    let event = Event::default().event(name);
+    event.json_data(data).unwrap_or_else(|_| Event::default().event("error").data("{}"))
+}
+
+/// Sends events until they end, fail, the caller is not known any more, or the server leaves. Room is
+/// kept until then.
+pub(super) fn stream(
+    view: &View,
+    room: Taken,
+    events: BoxStream<'static, Result<Event, Fault>>,
+) -> Response {
+    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let known = caller.clone();
+    // What happens between two looks at who is known is not told to whoever is not.
+    let events = events.map(move |event| known.still().and(event)).boxed();
+    let end = Box::pin(async move {
+        tokio::select! {
+            biased;
+            () = shutdown.leaving() => Event::default().event("leaving").data("{}"),
+            fault = caller.gone() => event("error", &fault),
+        }
+    });
+    let start = Some((events, end, room));
+    let told = futures::stream::unfold(start, |going| async move {
+        let (mut events, mut end, room) = going?;
+        let next = tokio::select! {
+            biased;
+            last = &mut end => Err(last),
+            next = events.next() => next?.map_err(|fault| event("error", &fault)),
+        };
+        let going = next.is_ok().then_some((events, end, room));
+        Some((Ok::<_, Infallible>(next.unwrap_or_else(|last| last)), going))
+    });
+    Sse::new(told).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response()
+}

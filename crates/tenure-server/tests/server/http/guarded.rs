@@ -1,0 +1,110 @@
+//! Who asks, over HTTP: refusals in the one format, tenants apart, streams that end with their token.
+
+use std::path::Path;
+
+use serde_json::json;
+use tenure::random::SystemRandom;
+use tenure::store::memory::MemoryStore;
+use tenure_server::ServerLimits;
+use tenure_server::auth::{AuthSettings, Authenticator, tokens};
+
+use super::place::{Place, until};
+
+/// A token, and the entry that lists it.
+fn token(name: &str, tenant: &str, permission: &str) -> (String, String) {
+    let (token, sum) = tokens::mint(&SystemRandom);
+    let tenant = match tenant {
+        "" => String::new(),
+        tenant => format!("tenant = {tenant:?}\n"),
+    };
+    let entry = format!(
+        "[[token]]\nname = {name:?}\nsha256 = {sum:?}\n{tenant}permissions = [{permission}]\n"
+    );
+    (token, entry)
+}
+
+async fn guarded(list: &Path) -> Place {
+    let settings = AuthSettings { token_file: Some(list.to_path_buf()), ..AuthSettings::default() };
+    let authenticator = Authenticator::new(settings).unwrap();
+    let store = MemoryStore::new().into_store();
+    Place::guarded(store, ServerLimits::default(), authenticator).await
+}
+
+#[tokio::test]
+async fn whoever_is_refused_is_told_so_in_json_and_probes_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (reader, entry) = token("reader", "", "\"objects:read:order/*\"");
+    std::fs::write(&list, entry).unwrap();
+    let place = guarded(&list).await;
+    let client = place.client();
+    for path in ["/v1/objects/order/1", "/v1/nothing", "/openapi.json", "/metrics"] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.header("www-authenticate"), "Bearer", "{path}");
+        answer.error(401, "unauthenticated");
+    }
+    client.get("/healthz").await.of(200);
+    client.get("/readyz").await.of(200);
+    client.with("tnr_wrong").get("/v1/objects/order/1").await.error(401, "unauthenticated");
+
+    let reader = client.with(&reader);
+    reader.get("/v1/objects/order/1").await.error(404, "not_found");
+    reader.get("/openapi.json").await.of(200);
+    let denied = reader.put("/v1/objects/order/1", json!({"payload": ""})).await;
+    let message = denied.error(403, "denied")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("objects:write") && message.contains("order/1"), "{message}");
+    reader.get("/metrics").await.error(403, "denied");
+    reader.get("/v1/leases").await.error(403, "denied");
+    let asked = json!({"scope": "a/b", "owner": "w"});
+    reader.post("/v1/leases/acquire", asked).await.error(403, "denied");
+}
+
+#[tokio::test]
+async fn tenants_do_not_see_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let all = "\"objects:*:*\", \"leases:*:*\"";
+    let (red, first) = token("red", "red", all);
+    let (blue, second) = token("blue", "blue", all);
+    std::fs::write(&list, format!("{first}{second}")).unwrap();
+    let place = guarded(&list).await;
+    let (red, blue) = (place.client().with(&red), place.client().with(&blue));
+    red.put("/v1/objects/order/1", json!({"payload": "red"})).await.of(200);
+    blue.get("/v1/objects/order/1").await.error(404, "not_found");
+    assert_eq!(blue.get("/v1/objects/order").await.of(200).body["objects"], json!([]));
+    let got = red.get("/v1/objects/order/1").await.of(200).body;
+    assert_eq!((&got["id"], &got["payload"]), (&json!("1"), &json!("red")));
+    let asked = json!({"scope": "jobs/a", "owner": "w#1"});
+    for client in [red, blue] {
+        let deed = client.post("/v1/leases/acquire", asked.clone()).await.of(200).body;
+        assert_eq!(deed["deed"]["scope"], "jobs/a");
+        let leases = client.get("/v1/leases").await.of(200).body["leases"].clone();
+        assert_eq!(leases.as_array().map(Vec::len), Some(1), "{leases}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_not_listed_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (gone, first) = token("gone", "", "\"objects:*:*\"");
+    let (stays, second) = token("stays", "", "\"objects:*:*\"");
+    std::fs::write(&list, format!("{first}{second}")).unwrap();
+    let place = guarded(&list).await;
+    let (gone, stays) = (place.client().with(&gone), place.client().with(&stays));
+    let mut events = gone.stream("/v1/watch?kind=order", &[]).await;
+    events.expect("start").await;
+    let mut quiet = gone.stream("/v1/watch?kind=nothing", &[]).await;
+    quiet.expect("start").await;
+    stays.put("/v1/objects/order/1", json!({"payload": "a"})).await.of(200);
+    events.expect("batch").await;
+    std::fs::write(&list, second).unwrap();
+    until("the token is refused", || async { gone.get("/v1/capabilities").await.status == 401 })
+        .await;
+    stays.put("/v1/objects/order/1", json!({"payload": "b"})).await.of(200);
+    let told = events.expect("error").await.data;
+    assert_eq!(told["error"]["code"], "unauthenticated");
+    assert!(events.next().await.is_none());
+    assert_eq!(quiet.expect("error").await.data["error"]["code"], "unauthenticated");
+    assert!(quiet.next().await.is_none());
+}
