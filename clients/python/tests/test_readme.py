@@ -36,7 +36,7 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         pass
 
     sent: list[str] = []
-    yield {
+    world: dict[str, Any] = {
         "tenure": tenure,
         "client": client,
         "update_profile": update_profile,
@@ -44,7 +44,11 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         "send": lambda invoice, timeout: sent.append(invoice) if timeout > 0 else None,
         "sent": sent,
     }
+    yield world
     client.close()
+    made = world["client"]
+    if isinstance(made, tenure.Client):
+        made.close()
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
