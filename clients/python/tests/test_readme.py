@@ -22,6 +22,7 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     """What the examples take for granted. Streams without an end have one here."""
     monkeypatch.setenv("TENURE_SERVER", shared.url)
     client = tenure.Client()
+    client.objects.delete("sandbox", "a")
     for version in range(4):
         client.objects.put("sandbox", "a", f"version {version}")
     client.objects.put("provider", "gpu-1", "x")
@@ -35,7 +36,7 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         pass
 
     sent: list[str] = []
-    yield {
+    world: dict[str, Any] = {
         "tenure": tenure,
         "client": client,
         "update_profile": update_profile,
@@ -43,7 +44,11 @@ def world(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         "send": lambda invoice, timeout: sent.append(invoice) if timeout > 0 else None,
         "sent": sent,
     }
+    yield world
     client.close()
+    made = world["client"]
+    if isinstance(made, tenure.Client):
+        made.close()
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
