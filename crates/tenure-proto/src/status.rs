@@ -163,8 +163,7 @@ impl From<v1::Error> for Error {
             "already_exists" => Self::AlreadyExists { key: key(), current },
             "name_taken" => Self::NameTaken { kind: key().kind, name: wire.name, id: wire.id },
             "conflict" => {
-                let expected =
-                    crate::convert::expectation(wire.expected).unwrap_or(Expect::Any);
+                let expected = crate::convert::expectation(wire.expected).unwrap_or(Expect::Any);
                 Self::Conflict { key: key(), expected, current }
             }
             "lost" => Self::Lost { key: key(), token: wire.token, current: wire.current_token },
