@@ -61,5 +61,5 @@ async fn observe(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Re
         let leader = leader.as_ref().map(LeaseView::from);
         Ok(sse::event("leader", &LeaderEvent { leader }))
     });
-    Ok(sse::stream(asker.view.api(), room, events.boxed()))
+    Ok(sse::stream(&asker.view, room, events.boxed()))
 }

@@ -244,5 +244,5 @@ async fn watch(asker: Asker, Params(params): Params<WatchParams>) -> Result<Resp
         })
     });
     let start = futures::stream::once(async { Ok(sse::event("start", &Done {})) });
-    Ok(sse::stream(asker.view.api(), room, start.chain(events).boxed()))
+    Ok(sse::stream(&asker.view, room, start.chain(events).boxed()))
 }

@@ -13,7 +13,7 @@ use futures::stream::{BoxStream, StreamExt};
 use serde::Serialize;
 
 use crate::Fault;
-use crate::api::Api;
+use crate::api::View;
 use crate::limits::Taken;
 
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -25,14 +25,19 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
     event.json_data(data).unwrap_or_else(|_| Event::default().event("error").data("{}"))
 }
 
-/// Sends events until they end, fail, or the server leaves. Room is kept until then.
+/// Sends events until they end, fail, the server leaves, or its caller is not known any more. Room is kept until then.
 pub(super) fn stream(
-    api: &Api,
+    view: &View,
     room: Taken,
     events: BoxStream<'static, Result<Event, Fault>>,
 ) -> Response {
-    let shutdown = api.shutdown().clone();
-    let leaving = Box::pin(async move { shutdown.leaving().await });
+    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let leaving = Box::pin(async move {
+        tokio::select! {
+            () = shutdown.leaving() => Event::default().event("leaving").data("{}"),
+            fault = caller.gone() => event("error", &fault),
+        }
+    });
     let start = (events, leaving, false);
     let told = futures::stream::unfold(start, |(mut events, mut leaving, over)| async move {
         if over {
@@ -40,7 +45,7 @@ pub(super) fn stream(
         }
         let (event, over) = tokio::select! {
             biased;
-            () = &mut leaving => (Event::default().event("leaving").data("{}"), true),
+            last = &mut leaving => (last, true),
             next = events.next() => match next? {
                 Ok(event) => (event, false),
                 Err(fault) => (event("error", &fault), true),

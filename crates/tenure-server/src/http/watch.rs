@@ -62,7 +62,7 @@ async fn watch(
         Ok(event.id(batch.revision.to_string()))
     });
     let events = futures::stream::once(futures::future::ready(Ok(start))).chain(batches);
-    Ok(sse::stream(asker.view.api(), room, events.boxed()))
+    Ok(sse::stream(&asker.view, room, events.boxed()))
 }
 
 /// Where a client that comes back stopped reading; it outdoes `after`, which is where it once began.
