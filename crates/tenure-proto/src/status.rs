@@ -33,7 +33,7 @@ const CAPABILITIES: [(&str, Capability); 7] = [
 ];
 
 /// Fields of limits, which the library knows as constants.
-const LIMITS: [&str; 19] = [
+const LIMITS: [&str; 20] = [
     "kind_bytes",
     "id_bytes",
     "name_bytes",
@@ -53,6 +53,7 @@ const LIMITS: [&str; 19] = [
     "owner_bytes",
     "prefix_bytes",
     "leases of a session",
+    "leases of a call",
 ];
 
 /// The gRPC code for a short stable word.

@@ -129,7 +129,7 @@ fn a_token_that_was_made_is_let_in_and_does_what_it_may() {
     let file = folder.path().join("tokens.toml");
     std::fs::write(&file, ran(made).ok()).unwrap();
     let served = Served::start(&["--store", "memory:", "--token-file", file.to_str().unwrap()]);
-    served.tenure(&["lease", "ls"]).fails(6, "token");
+    served.tenure(&["lease", "ls"]).fails(6, "TENURE_TOKEN");
     let with = |arguments: &[&str]| {
         let mut command = command(arguments);
         command.args(["--server", &served.url]).env("TENURE_TOKEN", &token);
@@ -175,7 +175,7 @@ fn a_command_is_stopped_in_time_when_its_server_freezes_and_goes_on_when_another
     let (first, second) = (Served::on(&folder), Served::on(&folder));
     let both = format!("{},{}", first.url, second.url.trim_start_matches("http://"));
     let start = |servers: &str, scope: &str| {
-        let run = ["run", scope, "--ttl", "8s", "--server", servers, "--", "sh", "-c"];
+        let run = ["run", scope, "--ttl", "12s", "--server", servers, "--", "sh", "-c"];
         command(&run)
             .args(["echo started; exec sleep 30"])
             .stdout(Stdio::piped())
