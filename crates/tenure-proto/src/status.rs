@@ -164,7 +164,7 @@ impl From<v1::Error> for Error {
             "name_taken" => Self::NameTaken { kind: key().kind, name: wire.name, id: wire.id },
             "conflict" => {
                 let expected =
-                    crate::convert::expectation(wire.expected.clone()).unwrap_or(Expect::Any);
+                    crate::convert::expectation(wire.expected).unwrap_or(Expect::Any);
                 Self::Conflict { key: key(), expected, current }
             }
             "lost" => Self::Lost { key: key(), token: wire.token, current: wire.current_token },

@@ -2,6 +2,8 @@
 
 mod common;
 mod replicas;
+mod stores;
+mod wire;
 
 use common::{Serving, connect};
 use tenure::store::memory::MemoryStore;
@@ -19,6 +21,8 @@ fn main() {
             let memory = Serving::start(MemoryStore::new().into_store());
             trials.suite("server_on_memory", memory.url());
             replicas::add(trials);
+            wire::add(trials);
+            stores::add(trials);
             trials.keep((sqlite, memory, folder));
         },
     )
