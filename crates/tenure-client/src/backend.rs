@@ -22,20 +22,9 @@ impl Backend for ServerStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
-            match self.exchange.call(call).await {
-                Ok(Answer::Get(response)) => {
-                    return response.object.map(Object::try_from).transpose();
-                }
-                Ok(_) => return Err(strange()),
-                // Reading again changes nothing.
-                Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
-                Err(fault) => return Err(fault.of_read()),
-            }
-        }
+        let late = || Err(Error::unavailable(BACKEND, self.links.nobody()));
+        let reading = tokio::time::timeout(self.links.options.timeout, self.read(key));
+        reading.await.unwrap_or_else(|_| late())
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -44,7 +33,7 @@ impl Backend for ServerStore {
             let request = self.links.request(request.clone());
             async move { client.list(request).await }
         });
-        response.await.map_err(Fault::of_read)?.try_into()
+        response.await.map_err(Fault::of_read)?.1.try_into()
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
@@ -73,6 +62,25 @@ impl Backend for ServerStore {
 
     async fn close(&self) {
         self.links.close();
+    }
+}
+
+impl ServerStore {
+    /// Reads, and reads again if the stream breaks: that changes nothing.
+    async fn read(&self, key: &Key) -> Result<Option<Object>> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
+            match self.exchange.call(call).await {
+                Ok(Answer::Get(response)) => {
+                    return response.object.map(Object::try_from).transpose();
+                }
+                Ok(_) => return Err(strange()),
+                Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
+                Err(fault) => return Err(fault.of_read()),
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the answers as they come. If the stream breaks, what was sent is unclear and what was not goes to the
 //! next server.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tenure::store::home::Home;
@@ -40,8 +41,13 @@ impl Exchange {
         }
         let answer = async {
             self.queue.send(pending).await.map_err(|_| closed())?;
+            let answer = (&mut caller.reply).await;
             // Whoever drops a sent call without an answer cannot tell what became of it.
-            (&mut caller.reply).await.unwrap_or_else(|_| Err(Fault::Unclear("it ended".into())))
+            let dropped = |_| match caller.give_up() {
+                true => Err(closed()),
+                false => Err(Fault::Unclear("it ended".into())),
+            };
+            answer.unwrap_or_else(dropped)
         };
         match tokio::time::timeout(self.links.options.timeout, answer).await {
             Ok(answer) => answer,
@@ -53,7 +59,7 @@ impl Exchange {
 
 /// Keeps a stream open, to one server or the next, until the store is closed.
 async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
-    let (mut failures, mut backlog) = (0, Vec::new());
+    let (mut failures, mut backlog) = (0, VecDeque::new());
     while !links.is_closed() {
         // No stream before there is something to say.
         if backlog.is_empty() {
@@ -61,7 +67,7 @@ async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
                 biased;
                 () = links.closed() => break,
                 first = calls.recv() => match first {
-                    Some(first) => backlog.push(first),
+                    Some(first) => backlog.push_back(first),
                     None => return,
                 },
             }
@@ -75,13 +81,19 @@ async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
             End::Broken { answered, why } => {
                 failures = if answered { 0 } else { failures + 1 };
                 links.leave(server, &why);
-                tokio::time::sleep(pause(failures)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause(failures)) => {}
+                    () = links.closed() => {}
+                }
             }
             End::Closed => break,
         }
         backlog.retain(|pending: &Pending| !pending.is_given_up());
     }
     calls.close();
+    for call in backlog {
+        let _ = call.reply.send(Err(closed()));
+    }
     while let Some(call) = calls.recv().await {
         let _ = call.reply.send(Err(closed()));
     }

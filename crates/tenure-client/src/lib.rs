@@ -97,5 +97,5 @@ async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
         let request = links.request(request);
         async move { client.capabilities(request).await }
     });
-    response.await.map_err(Fault::of_read)?.try_into()
+    response.await.map_err(Fault::of_read)?.1.try_into()
 }

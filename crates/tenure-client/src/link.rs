@@ -112,11 +112,12 @@ impl Links {
         request
     }
 
-    /// Asks one server after the other until one answers, or time is up. For calls that change nothing.
+    /// Asks one server after the other until one answers, or time is up, and tells which one did. For
+    /// calls that change nothing.
     pub(crate) async fn ask<T, F>(
         &self,
         call: impl Fn(StoreClient<Channel>) -> F,
-    ) -> std::result::Result<T, Fault>
+    ) -> std::result::Result<(usize, T), Fault>
     where
         F: Future<Output = std::result::Result<Response<T>, Status>>,
     {
@@ -137,7 +138,7 @@ impl Links {
             for attempt in 0..u32::try_from(attempts).unwrap_or(u32::MAX) {
                 let (server, client) = self.current();
                 let why = match call(client).await.map_err(Fault::from) {
-                    Ok(response) => return Ok(response.into_inner()),
+                    Ok(response) => return Ok((server, response.into_inner())),
                     Err(Fault::No(error)) => return Err(Fault::No(error)),
                     Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => why,
                 };

@@ -1,7 +1,8 @@
 //! One stream to one server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_proto::v1;
 use tenure_proto::v1::store_client::StoreClient;
@@ -16,6 +17,10 @@ use crate::pending::{Pending, Reply};
 
 /// Calls in one message at most.
 const TOGETHER: usize = 512;
+/// And in bytes, unless one call alone is more: well within what servers take.
+const BYTES: usize = 256 * 1024;
+/// How long a stream that is gone gets to say why.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Messages on their way before the server takes them.
 const UNSENT: usize = 4;
 
@@ -36,18 +41,23 @@ pub(crate) enum End {
 
 type Waiting = HashMap<u64, oneshot::Sender<Reply>>;
 
-/// Sends calls and hands out answers until the stream ends. What is in `backlog` goes first, and stays
-/// there if no stream can be had.
+/// Sends calls and hands out answers until the stream ends. What is in `backlog` goes first; what could
+/// not be sent is there in the end. Answers are taken while a message waits to leave: a server that is
+/// held up by its answers takes no calls.
 pub(crate) async fn run(
     links: &Arc<Links>,
     mut client: StoreClient<Channel>,
-    backlog: &mut Vec<Pending>,
+    backlog: &mut VecDeque<Pending>,
     calls: &mut mpsc::Receiver<Pending>,
 ) -> End {
     let (outgoing, messages) = mpsc::channel::<v1::ExchangeRequest>(UNSENT);
-    let mut stream = Stream { waiting: HashMap::new(), next: 0, outgoing };
     let request = links.request(ReceiverStream::new(messages));
-    let mut incoming = match open(links, client.exchange(request)).await {
+    let opened = tokio::select! {
+        biased;
+        () = links.closed() => return End::Closed,
+        opened = open(links, client.exchange(request)) => opened,
+    };
+    let mut incoming = match opened {
         Ok(incoming) => incoming,
         Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => {
             return End::Broken { answered: false, why };
@@ -60,37 +70,42 @@ pub(crate) async fn run(
             return End::Broken { answered: false, why };
         }
     };
-    if stream.send(std::mem::take(backlog)).await.is_err() {
-        return stream.broken(false, "the stream is gone".into());
-    }
+    let mut stream = Stream { waiting: HashMap::new(), next: 0 };
     let (mut ready, mut answered) = (Vec::new(), false);
     loop {
         tokio::select! {
             biased;
             () = links.closed() => {
-                drain(stream, incoming);
+                drain(links, stream, incoming);
                 return End::Closed;
             }
             message = incoming.message() => match message {
                 Ok(Some(message)) => {
                     answered = true;
                     let leaving = message.leaving;
-                    stream.hand_out(message);
+                    hand_out(&mut stream.waiting, message);
                     if leaving {
-                        drain(stream, incoming);
+                        drain(links, stream, incoming);
                         return End::Left;
                     }
                 }
                 Ok(None) => return stream.broken(answered, "the server ended the stream".into()),
                 Err(status) => return stream.broken(answered, crate::error::describe(&status)),
             },
-            count = calls.recv_many(&mut ready, TOGETHER) => {
+            place = outgoing.reserve(), if !backlog.is_empty() => match place {
+                Ok(place) => {
+                    if let Some(message) = stream.message(backlog) {
+                        place.send(message);
+                    }
+                }
+                // Why, the answers will tell.
+                Err(_) => return stream.gone(answered, incoming).await,
+            },
+            count = calls.recv_many(&mut ready, TOGETHER), if backlog.len() < TOGETHER => {
                 if count == 0 {
                     return End::Closed;
                 }
-                if stream.send(std::mem::take(&mut ready)).await.is_err() {
-                    return stream.broken(answered, "the stream is gone".into());
-                }
+                backlog.extend(ready.drain(..));
             }
         }
     }
@@ -109,17 +124,19 @@ async fn open(
     }
 }
 
-/// Nothing more is sent; what was sent is still answered.
-fn drain(stream: Stream, mut incoming: Streaming<v1::ExchangeResponse>) {
-    let Stream { mut waiting, outgoing, .. } = stream;
-    drop(outgoing);
+/// Nothing more is sent; what was sent is still answered, for as long as anybody waits for it.
+fn drain(links: &Links, stream: Stream, mut incoming: Streaming<v1::ExchangeResponse>) {
+    let (mut waiting, patience) = (stream.waiting, links.options.timeout);
     tokio::spawn(async move {
-        while !waiting.is_empty() {
-            match incoming.message().await {
-                Ok(Some(message)) => hand_out(&mut waiting, message),
-                Ok(None) | Err(_) => break,
+        let answers = async {
+            while !waiting.is_empty() {
+                match incoming.message().await {
+                    Ok(Some(message)) => hand_out(&mut waiting, message),
+                    Ok(None) | Err(_) => break,
+                }
             }
-        }
+        };
+        let _ = tokio::time::timeout(patience, answers).await;
         fail(&mut waiting, &Fault::Unclear("the server left before it answered".into()));
     });
 }
@@ -128,14 +145,20 @@ fn drain(stream: Stream, mut incoming: Streaming<v1::ExchangeResponse>) {
 struct Stream {
     waiting: Waiting,
     next: u64,
-    outgoing: mpsc::Sender<v1::ExchangeRequest>,
 }
 
 impl Stream {
-    /// Sends calls in one message, less those that were given up.
-    async fn send(&mut self, ready: Vec<Pending>) -> Result<(), ()> {
-        let mut calls = Vec::with_capacity(ready.len());
-        for pending in ready {
+    /// The next message: as many calls as go together, less those that were given up.
+    fn message(&mut self, backlog: &mut VecDeque<Pending>) -> Option<v1::ExchangeRequest> {
+        let (mut calls, mut bytes) = (Vec::new(), 0);
+        while calls.len() < TOGETHER
+            && let Some(pending) = backlog.front()
+        {
+            bytes += pending.call.encoded_len();
+            if bytes > BYTES && !calls.is_empty() {
+                break;
+            }
+            let Some(pending) = backlog.pop_front() else { break };
             if !pending.leaves() {
                 continue;
             }
@@ -143,22 +166,26 @@ impl Stream {
             calls.push(v1::Call { id: self.next, call: Some(pending.call) });
             self.waiting.insert(self.next, pending.reply);
         }
-        if calls.is_empty() {
-            return Ok(());
-        }
-        self.outgoing.send(v1::ExchangeRequest { calls }).await.map_err(|_| ())
+        (!calls.is_empty()).then_some(v1::ExchangeRequest { calls })
     }
 
-    fn hand_out(&mut self, message: v1::ExchangeResponse) {
-        hand_out(&mut self.waiting, message);
-    }
-
-    fn fail(&mut self, fault: &Fault) {
-        fail(&mut self.waiting, fault);
+    /// The server takes no more messages. What it says last may be answers, and why.
+    async fn gone(mut self, answered: bool, mut incoming: Streaming<v1::ExchangeResponse>) -> End {
+        let last_words = async {
+            loop {
+                match incoming.message().await {
+                    Ok(Some(message)) => hand_out(&mut self.waiting, message),
+                    Ok(None) => break "the server ended the stream".into(),
+                    Err(status) => break crate::error::describe(&status),
+                }
+            }
+        };
+        let why = tokio::time::timeout(LAST_WORDS, last_words).await;
+        self.broken(answered, why.unwrap_or_else(|_| "the stream is gone".into()))
     }
 
     fn broken(mut self, answered: bool, why: String) -> End {
-        self.fail(&Fault::Unclear(why.clone()));
+        fail(&mut self.waiting, &Fault::Unclear(why.clone()));
         End::Broken { answered, why }
     }
 }

@@ -16,6 +16,8 @@ use crate::link::{Links, pause};
 
 /// How long a watch looks for a server before it tells that there is none.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How far a server may be behind the one before it, in attempts to go on there.
+const BEHIND: u32 = 12;
 
 /// A watch and where it is.
 struct Following {
@@ -55,13 +57,12 @@ async fn open(
     links: &Arc<Links>,
     request: &v1::WatchRequest,
 ) -> std::result::Result<(usize, Streaming<v1::WatchResponse>, u64), Fault> {
-    let mut incoming = links
+    let (server, mut incoming) = links
         .ask(|mut client| {
             let request = links.request(request.clone());
             async move { client.watch(request).await }
         })
         .await?;
-    let server = links.current().0;
     let first = tokio::time::timeout(links.options.timeout, incoming.message());
     match first.await {
         Ok(Ok(Some(first))) => Ok((server, incoming, first.revision)),
@@ -111,6 +112,10 @@ impl Following {
             for attempt in 0.. {
                 match open(&self.links, &self.request).await {
                     Ok(opened) => return Ok(opened),
+                    // It does not know yet of what we have seen at the other.
+                    Err(Fault::No(Error::Invalid { .. })) if attempt < BEHIND => {
+                        tokio::time::sleep(pause(attempt)).await;
+                    }
                     Err(Fault::No(error)) => return Err(error),
                     Err(_) if self.links.is_closed() => break,
                     Err(_) => tokio::time::sleep(pause(attempt)).await,

@@ -5,6 +5,8 @@ mod declared;
 mod replicas;
 mod scene;
 mod services;
+mod stores;
+mod wire;
 
 use common::{Serving, connect};
 use tenure::store::memory::MemoryStore;
@@ -23,6 +25,8 @@ fn main() {
             trials.suite("server_on_memory", memory.url());
             replicas::add(trials);
             declared::add(trials);
+            wire::add(trials);
+            stores::add(trials);
             trials.keep((sqlite, memory, folder));
         },
     )
