@@ -24,6 +24,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        tokens::check(&self.name, self.tenant.as_deref())?;
         tenure_server::auth::Permissions::parse(&self.may)?;
         let (token, sha256) = tokens::mint(&*SystemRandom::shared());
         // What JSON puts in quotes, TOML reads alike.

@@ -8,6 +8,9 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::BACKEND;
 
+/// What whoever is not let in can do about it.
+const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it from TENURE_TOKEN)";
+
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -41,6 +44,10 @@ impl Fault {
 impl From<Status> for Fault {
     fn from(status: Status) -> Self {
         if let Some(error) = status::error(&status) {
+            if error.code == status::UNAUTHENTICATED {
+                let reason = format!("{}; {GIVE_A_TOKEN}", error.message);
+                return Self::No(Error::Refused { backend: BACKEND, reason });
+            }
             return match Error::from(error) {
                 // The server itself is leaving or has no room; its store's troubles are everybody's.
                 Error::Unavailable { backend: BACKEND, reason } => Self::Elsewhere(reason),

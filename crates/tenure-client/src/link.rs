@@ -15,8 +15,9 @@ use tonic::{Request, Response, Status};
 use crate::error::Fault;
 use crate::{BACKEND, Options};
 
-/// Whether the server is still there is asked this often, and an answer expected this soon.
-const PING_EVERY: Duration = Duration::from_secs(2);
+/// Whether the server is still there is asked this often, and an answer expected this soon: one that is
+/// frozen or cut off is left within the sum, so that leases of some seconds outlive it.
+const PING_EVERY: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// What one watch may leave unread before the server holds back.
 const STREAM_WINDOW: u32 = 1024 * 1024;

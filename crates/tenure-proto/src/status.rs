@@ -33,7 +33,7 @@ const CAPABILITIES: [(&str, Capability); 7] = [
 ];
 
 /// Fields of limits, which the library knows as constants.
-const LIMITS: [&str; 19] = [
+const LIMITS: [&str; 20] = [
     "kind_bytes",
     "id_bytes",
     "name_bytes",
@@ -53,6 +53,7 @@ const LIMITS: [&str; 19] = [
     "owner_bytes",
     "prefix_bytes",
     "leases of a session",
+    "leases of a call",
 ];
 
 /// The gRPC code for a short stable word.
@@ -163,8 +164,7 @@ impl From<v1::Error> for Error {
             "already_exists" => Self::AlreadyExists { key: key(), current },
             "name_taken" => Self::NameTaken { kind: key().kind, name: wire.name, id: wire.id },
             "conflict" => {
-                let expected =
-                    crate::convert::expectation(wire.expected).unwrap_or(Expect::Any);
+                let expected = crate::convert::expectation(wire.expected).unwrap_or(Expect::Any);
                 Self::Conflict { key: key(), expected, current }
             }
             "lost" => Self::Lost { key: key(), token: wire.token, current: wire.current_token },

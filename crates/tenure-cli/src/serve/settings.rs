@@ -58,7 +58,12 @@ impl Settings {
         let wrong = |reason: String| Error::invalid(format!("settings {}", path.display()), reason);
         let text = std::fs::read_to_string(path)
             .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
-        toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+        // Its line is named, not shown: there may be a password in it.
+        let line = |at: usize| 1 + text.get(..at).map_or(0, |before| before.matches('\n').count());
+        toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(0, |span| line(span.start));
+            wrong(format!("line {line}: {}", error.message()))
+        })
     }
 
     pub(super) fn listen(&self) -> SocketAddr {

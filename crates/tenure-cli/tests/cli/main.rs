@@ -5,6 +5,7 @@ mod deploy;
 mod docs;
 mod objects;
 mod run;
+mod serve;
 
 use std::process::{Command, Output};
 

@@ -202,7 +202,8 @@ async fn streams() -> Outcome {
     }
     scene.operator.revoke(&SCOPE.parse()?, "").await?;
     // Read outside of the context: the stream belongs to the work all the same.
-    let status = refused(stream.message().await)?;
+    let message = tokio::time::timeout(Duration::from_secs(10), stream.message()).await;
+    let status = refused(message.map_err(|_| "the stream did not end")?)?;
     ensure!(lost(&status), "{status:?}");
     ensure_eq!(next(&mut scene.ears).await?, stopped("stream", true));
     let status = refused(acquired.context().enter(client.watch(ask(""))).await)?;

@@ -115,3 +115,19 @@ async fn a_request_that_takes_too_long_is_answered_in_time() {
     let told = String::from_utf8_lossy(&told[..read]);
     assert!(told.starts_with("HTTP/1.1 400") && told.contains("did not arrive"), "{told}");
 }
+
+#[tokio::test]
+async fn a_connection_that_is_kept_for_the_next_renewal_stays_open() {
+    let place = Place::memory().await;
+    let mut stream = tokio::net::TcpStream::connect(place.address).await.unwrap();
+    // A third of the usual life of a lease, and a little more.
+    for pause in [Duration::ZERO, Duration::from_secs(11)] {
+        tokio::time::sleep(pause).await;
+        let request = b"GET /healthz HTTP/1.1\r\nhost: tenure\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut told = vec![0; 1024];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut told)).await.unwrap().unwrap();
+        let told = String::from_utf8_lossy(&told[..read]);
+        assert!(told.starts_with("HTTP/1.1 200"), "after {pause:?}: {told:?}");
+    }
+}

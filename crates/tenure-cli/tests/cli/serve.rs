@@ -1,0 +1,205 @@
+//! `tenure serve`, and commands that work against it.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Ran, ran};
+
+/// A running server; killed when dropped.
+struct Served {
+    child: Child,
+    url: String,
+    out: BufReader<ChildStdout>,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = command(&["serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let mut out = BufReader::new(child.stdout.take().expect("its output"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        let url = line.split([' ', ',']).find(|word| word.starts_with("http"));
+        let url = url.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
+        Self { child, url, out }
+    }
+
+    fn on(folder: &TempDir) -> Self {
+        let store = format!("sqlite:{}", folder.path().join("t.db").display());
+        Self::start(&["--store", &store])
+    }
+
+    /// A command against it.
+    fn tenure(&self, arguments: &[&str]) -> Ran {
+        ran(command(arguments).args(["--server", &self.url]).output().expect("the binary runs"))
+    }
+
+    fn send(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), signal).expect("a signal");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that knows of no store and no server.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(arguments);
+    for name in ["TENURE_STORE", "TENURE_SERVER", "TENURE_TOKEN", "TENURE_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[test]
+fn every_command_works_against_a_server_and_the_store_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = Served::on(&folder);
+    let told = served.tenure(&["object", "put", "order", "1", "new"]).ok();
+    assert!(told.contains("order/1 created"), "{told}");
+    let lines = "echo \"$TENURE_SCOPE\"; \"$0\" lease ls --server \"$1\"";
+    let program = env!("CARGO_BIN_EXE_tenure");
+    let run = ["run", "a.b/c", "--name", "me", "--server", &served.url, "--", "sh", "-c", lines];
+    let ran = ran(command(&run).args([program, &served.url]).output().unwrap()).ok();
+    assert!(ran.starts_with("a.b/c\n") && ran.contains("me#"), "{ran}");
+    served.tenure(&["slots", "resize", "a.b", "3"]).ok();
+    assert!(served.tenure(&["slots", "ls", "a.b"]).ok().contains("0 of 3 slots"));
+    served.tenure(&["elect", "leader", "a.b/c"]).fails(3, "not found");
+    let capabilities = command(&["store", "capabilities", &served.url]).output().unwrap();
+    assert!(ran_text(capabilities).contains("shared by"));
+    // An orderly end, after which the file has it all.
+    served.send(Signal::TERM);
+    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    let mut rest = String::new();
+    served.out.read_to_string(&mut rest).unwrap();
+    let store = format!("sqlite:{}", folder.path().join("t.db").display());
+    let get = ["object", "get", "order", "1", "--payload", "--store", &store];
+    assert_eq!(ran_text(command(&get).output().unwrap()), "new");
+}
+
+fn ran_text(output: std::process::Output) -> String {
+    ran(output).ok()
+}
+
+#[test]
+fn nobody_there_is_told_what_to_start() {
+    let ls = ["lease", "ls", "--server", "http://127.0.0.1:1"];
+    let told = ran(command(&ls).output().unwrap());
+    told.fails(7, "no server on 127.0.0.1:1; start one with `tenure serve`");
+    let both = command(&["lease", "ls"])
+        .env("TENURE_SERVER", "http://x")
+        .env("TENURE_STORE", "memory:")
+        .output();
+    ran(both.unwrap()).fails(6, "both TENURE_SERVER and TENURE_STORE are set");
+}
+
+#[test]
+fn what_others_can_reach_needs_tls_and_tokens() {
+    let open = ["serve", "--store", "memory:", "--listen", "0.0.0.0:0"];
+    ran(command(&open).output().unwrap()).fails(6, "--tls-cert FILE --tls-key FILE");
+    let behind = ["serve", "--store", "http://127.0.0.1:1"];
+    ran(command(&behind).output().unwrap()).fails(6, "not another server");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tenure.toml");
+    std::fs::write(&file, "listn = \"127.0.0.1:0\"").unwrap();
+    let misspelled = ["serve", "--config", file.to_str().unwrap()];
+    ran(command(&misspelled).output().unwrap()).fails(6, "listn");
+}
+
+#[test]
+fn a_token_that_was_made_is_let_in_and_does_what_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let may = ["--may", "leases:*:billing.*", "--may", "objects:read:*"];
+    let made = command(&["token", "nightly"]).args(may).output().unwrap();
+    let err = String::from_utf8_lossy(&made.stderr).into_owned();
+    let token = err.lines().find(|line| line.starts_with("tnr_")).expect("a token").to_owned();
+    let file = folder.path().join("tokens.toml");
+    std::fs::write(&file, ran(made).ok()).unwrap();
+    let served = Served::start(&["--store", "memory:", "--token-file", file.to_str().unwrap()]);
+    served.tenure(&["lease", "ls"]).fails(6, "TENURE_TOKEN");
+    let with = |arguments: &[&str]| {
+        let mut command = command(arguments);
+        command.args(["--server", &served.url]).env("TENURE_TOKEN", &token);
+        ran(command.output().unwrap())
+    };
+    with(&["lease", "show", "billing.nightly/close"]).ok();
+    with(&["lease", "show", "search.indexer/x"]).fails(6, "leases:read");
+    with(&["object", "put", "order", "1", "x"]).fails(6, "objects:write");
+    with(&["object", "ls", "order"]).ok();
+}
+
+#[test]
+fn a_watched_list_shows_what_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::on(&folder);
+    let mut watching = command(&["lease", "ls", "--watch", "--json", "--server", &served.url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap());
+    // The command ends when the list has shown its lease: it waits on this end of a pipe.
+    let mut held =
+        command(&["run", "a.b/c", "--name", "me", "--server", &served.url, "--quiet", "--", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+    let mut line = String::new();
+    while !line.contains("\"a.b/c\"") {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "the list ended");
+    }
+    assert!(line.contains("me#"), "{line}");
+    drop(held.stdin.take());
+    assert!(held.wait().unwrap().success());
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+}
+
+#[test]
+fn a_command_is_stopped_in_time_when_its_server_freezes_and_goes_on_when_another_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (Served::on(&folder), Served::on(&folder));
+    let both = format!("{},{}", first.url, second.url.trim_start_matches("http://"));
+    let start = |servers: &str, scope: &str| {
+        let run = ["run", scope, "--ttl", "12s", "--server", servers, "--", "sh", "-c"];
+        command(&run)
+            .args(["echo started; exec sleep 30"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let begun = |child: &mut Child| {
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "started\n");
+    };
+    let (mut alone, mut safe) = (start(&first.url, "a.b/alone"), start(&both, "a.b/safe"));
+    begun(&mut alone);
+    begun(&mut safe);
+    first.send(Signal::STOP);
+    // It is stopped before its lease can be anybody else's, not when its server comes back.
+    let lost = ran(alone.wait_with_output().unwrap());
+    assert_eq!(lost.code, Some(5), "{}", lost.err);
+    assert!(safe.try_wait().unwrap().is_none(), "it knows another server");
+    let holders = second.tenure(&["lease", "ls"]).ok();
+    assert!(holders.contains("a.b/safe"), "{holders}");
+    safe.kill().unwrap();
+    safe.wait().unwrap();
+    first.send(Signal::CONT);
+}
