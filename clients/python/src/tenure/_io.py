@@ -72,10 +72,14 @@ class Io:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._http = self._connect()
+        self._closed = False
+
+    def _connect(self) -> httpx.Client:
         transport = httpx.HTTPTransport(
-            verify=settings.tls, trust_env=False, limits=_LIMITS, socket_options=_socket_options()
+            verify=self._settings.tls, trust_env=False, limits=_LIMITS, socket_options=_socket_options()
         )
-        self._http = httpx.Client(transport=transport, headers=settings.headers(), trust_env=False)
+        return httpx.Client(transport=transport, headers=self._settings.headers(), trust_env=False)
 
     def run(self, program: Program[T]) -> T:
         """Runs a program to its end."""
@@ -102,27 +106,37 @@ class Io:
 
     def follow(self, subscription: Subscription[T]) -> Generator[T, None, None]:
         """Yields what a stream tells, and opens it again when it breaks."""
-        while True:
-            why: Exception = ended()
-            try:
-                request = subscription.begin()
-                arguments = self._arguments(Send(subscription.server, request))
-                arguments["timeout"] = httpx.Timeout(SILENCE, connect=CONNECT_MAX)
-                with _translated(), self._http.stream(**arguments) as response:
-                    if response.status_code != httpx.codes.OK:
-                        response.read()
-                        answer(_reply(response))
-                    for chunk in response.iter_bytes():
+        # On connections of its own: a stream that is dropped half-way is closed by the garbage collector,
+        # at any point of any thread, also where that holds the lock of the shared ones.
+        with self._connect() as http:
+            while not self._closed:
+                why: Exception = ended()
+                try:
+                    for chunk in self._chunks(http, subscription):
                         yield from subscription.received(chunk)
-            except (NotSent, NoAnswer, TenureError) as error:
-                why = error
-            time.sleep(subscription.broken(why))
+                except (NotSent, NoAnswer, TenureError) as error:
+                    why = error
+                time.sleep(subscription.broken(why))
+
+    def _chunks(self, http: httpx.Client, subscription: Subscription[T]) -> Generator[bytes, None, None]:
+        request = subscription.begin()
+        arguments = self._arguments(Send(subscription.server, request))
+        arguments["timeout"] = httpx.Timeout(SILENCE, connect=CONNECT_MAX)
+        with _translated(), http.stream(**arguments) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                answer(_reply(response))
+            for chunk in response.iter_bytes():
+                if self._closed:
+                    return
+                yield chunk
 
     def _arguments(self, send: Send) -> dict[str, Any]:
         return _arguments(self._settings, send)
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; those of streams when they hear the next time."""
+        self._closed = True
         self._http.close()
 
 
