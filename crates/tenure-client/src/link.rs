@@ -129,7 +129,7 @@ impl Links {
         &self,
         rounds: u32,
         call: impl Fn(StoreClient<Channel>) -> F,
-    ) -> std::result::Result<T, Fault>
+    ) -> std::result::Result<(usize, T), Fault>
     where
         F: Future<Output = std::result::Result<Response<T>, Status>>,
     {
