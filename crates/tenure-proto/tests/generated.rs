@@ -1,6 +1,8 @@
 //! The generated code is checked in, so that nobody needs a compiler for .proto files; this test makes
 //! sure that it is what the .proto files say. Run it with `TENURE_REGENERATE=1` after changing them.
 
+#![expect(clippy::unwrap_used, reason = "what fails in a helper of the test fails the test")]
+
 use std::path::{Path, PathBuf};
 
 const FILES: [&str; 2] = ["tenure/v1/store.proto", "tenure/v1/leases.proto"];
