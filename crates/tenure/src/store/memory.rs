@@ -135,10 +135,19 @@ impl Inner {
             self.work_off();
             return Err(later);
         };
+        // Whoever is in the queue came first.
+        self.answer_queue(&mut state);
         let committed = self.commit(&mut state, &commit);
         drop(state);
         self.work_off();
         Ok(committed)
+    }
+
+    fn answer_queue(&self, state: &mut State) {
+        for queued in self.queue.take() {
+            let committed = self.commit(state, &queued.commit);
+            queued.answer(committed);
+        }
     }
 
     /// Works off the queue, unless somebody else has the lock. They look again after they have let go of
@@ -146,10 +155,7 @@ impl Inner {
     fn work_off(&self) {
         while !self.queue.is_empty() {
             let Some(mut state) = self.try_lock() else { return };
-            for queued in self.queue.take() {
-                let committed = self.commit(&mut state, &queued.commit);
-                queued.answer(committed);
-            }
+            self.answer_queue(&mut state);
         }
     }
 

@@ -59,6 +59,9 @@ impl Queue {
 
     /// All of it.
     pub(super) fn take(&self) -> Vec<Queued> {
+        if self.length.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
         let mut queued = self.lock();
         self.length.store(0, Ordering::Relaxed);
         std::mem::take(&mut *queued)
