@@ -4,18 +4,15 @@
 //! history is what its feed still holds.
 
 mod id;
-mod queue;
 mod state;
 
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use self::queue::Queue;
 use self::state::{State, read};
 use super::decide::{Now, Step, decide, decide_sweep, decide_touch};
 use super::{
@@ -38,8 +35,6 @@ pub struct MemoryStore {
 
 struct Inner {
     state: Mutex<State>,
-    /// Commits of those who found the lock taken.
-    queue: Queue,
     feed: Arc<Feed>,
     clock: SharedClock,
     capabilities: Capabilities,
@@ -63,7 +58,6 @@ impl MemoryStore {
     pub fn with_history(clock: SharedClock, limits: FeedLimits) -> Self {
         let inner = Inner {
             state: Mutex::default(),
-            queue: Queue::default(),
             feed: Arc::new(Feed::new(0, limits)),
             clock,
             capabilities: capabilities(),
@@ -107,75 +101,14 @@ pub fn capabilities() -> Capabilities {
 }
 
 impl Inner {
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing under this lock panics halfway through a change.
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { inner: self, state: Some(state) }
-    }
-
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Now {
         let store_ms = i64::try_from(self.clock.uptime().as_millis()).unwrap_or(i64::MAX);
         Now { store_ms, wall_ms: self.clock.wall_ms() }
-    }
-
-    /// Commits at once if the lock is free, and whatever has queued up meanwhile. Otherwise whoever has
-    /// the lock does it: one thread that works while others queue is quicker than threads that take turns
-    /// at waking each other.
-    fn try_commit(&self, commit: Commit) -> std::result::Result<Result<Committed>, queue::Later> {
-        let Some(mut state) = self.try_lock() else {
-            let later = self.queue.push(commit);
-            self.work_off();
-            return Err(later);
-        };
-        // Whoever is in the queue came first.
-        self.answer_queue(&mut state);
-        let committed = self.commit(&mut state, &commit);
-        drop(state);
-        self.work_off();
-        Ok(committed)
-    }
-
-    fn answer_queue(&self, state: &mut State) {
-        for queued in self.queue.take() {
-            let committed = self.commit(state, &queued.commit);
-            queued.answer(committed);
-        }
-    }
-
-    /// Works off the queue, unless somebody else has the lock. They look again after they have let go of
-    /// it, so nobody is forgotten.
-    fn work_off(&self) {
-        while !self.queue.is_empty() {
-            let Some(mut state) = self.try_lock() else { return };
-            self.answer_queue(&mut state);
-        }
-    }
-
-    fn commit(&self, state: &mut State, commit: &Commit) -> Result<Committed> {
-        let now = self.now();
-        let head = state.head;
-        let decision = decide(state, commit, now, head)?;
-        for step in &decision.steps {
-            state.apply(step);
-        }
-        for (key, expires_at_ms) in &decision.refreshed {
-            state.extend(key, *expires_at_ms);
-        }
-        // Published under the lock, so that the feed's order is the commits' order.
-        self.feed.publish(decision.steps.iter().map(Step::batch));
-        if !state.expiries.is_empty() {
-            self.sweep(state, now, SWEEP_AT_ONCE);
-            self.expiry_changed.notify_one();
-        }
-        Ok(decision.committed)
     }
 
     fn sweep(&self, state: &mut State, now: Now, limit: usize) {
@@ -222,34 +155,6 @@ impl Inner {
     }
 }
 
-/// The lock, taken by somebody who does not commit. Whoever found it taken is served at its end.
-struct Locked<'a> {
-    inner: &'a Inner,
-    /// Gone only while it is being dropped.
-    state: Option<MutexGuard<'a, State>>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        self.state.as_ref().expect("it is there until it is dropped")
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        self.state.as_mut().expect("it is there until it is dropped")
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.state = None;
-        self.inner.work_off();
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         self.expiry_changed.notify_one();
@@ -289,11 +194,25 @@ impl Backend for MemoryStore {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
-        match self.inner.try_commit(commit) {
-            Ok(committed) => committed,
-            // Somebody has the lock, and works on ours along with its own.
-            Err(later) => later.await,
+        let inner = &self.inner;
+        let mut state = inner.lock();
+        let now = inner.now();
+        let head = state.head;
+        let decision = decide(&mut *state, &commit, now, head)?;
+        for step in &decision.steps {
+            state.apply(step);
         }
+        for (key, expires_at_ms) in &decision.refreshed {
+            state.extend(key, *expires_at_ms);
+        }
+        // Published under the lock, so that the feed's order is the commits' order.
+        inner.feed.publish(decision.steps.iter().map(Step::batch));
+        if !state.expiries.is_empty() {
+            inner.sweep(&mut state, now, SWEEP_AT_ONCE);
+            drop(state);
+            inner.expiry_changed.notify_one();
+        }
+        Ok(decision.committed)
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
@@ -339,40 +258,6 @@ mod tests {
         assert!(store.get(&key).await.unwrap().is_some());
         clock.advance(Duration::from_micros(1_001));
         assert!(store.get(&key).await.unwrap().is_none());
-    }
-
-    #[test]
-    fn whoever_finds_the_lock_taken_is_served_all_the_same() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(4)
-            .enable_time()
-            .build()
-            .unwrap();
-        let store = MemoryStore::new().into_store();
-        let tasks: Vec<_> = (0..16)
-            .map(|writer| {
-                let store = store.clone();
-                runtime.spawn(async move {
-                    let key = Key::new("k", format!("{}", writer % 8));
-                    for _ in 0..2_000 {
-                        // Readers take the lock as well, and have nothing to commit themselves.
-                        let seen =
-                            store.get(&key).await.unwrap().map_or(0, |object| object.version);
-                        let put = Put::new(key.clone(), format!("{writer}-{seen}"));
-                        if writer < 8 {
-                            store.commit(put).await.unwrap();
-                        }
-                    }
-                })
-            })
-            .collect();
-        let done = async { futures::future::join_all(tasks).await };
-        let done = runtime.block_on(async {
-            tokio::time::timeout(Duration::from_secs(60), done).await.expect("nobody is forgotten")
-        });
-        assert!(done.iter().all(Result::is_ok));
-        let all = runtime.block_on(store.list(&Query::new("k"))).unwrap();
-        assert_eq!(all.revision, 16_000);
     }
 
     #[test]
