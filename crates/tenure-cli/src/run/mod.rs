@@ -200,7 +200,12 @@ impl Arguments {
         ended: anyhow::Result<std::result::Result<u8, Loss>>,
     ) -> anyhow::Result<ExitCode> {
         let (id, token) = (lease.id().to_owned(), lease.token());
-        let released = lease.release().await;
+        let releasing = lease.release();
+        let released = match &ended {
+            // It is lost already; a store that does not answer must not keep us.
+            Ok(Err(_)) => tokio::time::timeout(LET_GO, releasing).await.unwrap_or(Ok(())),
+            _ => releasing.await,
+        };
         match (ended?, released) {
             (Err(loss), _) => {
                 eprintln!("tenure: lost {id}, token {token}: {loss}; the command was stopped");
