@@ -47,7 +47,8 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn raw_rate(
+/// Cycles by bare transactions.
+pub(crate) async fn raw_rate(
     raw: &Arc<RawEtcd>,
     clients: usize,
     time: Duration,

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::Api;
-use crate::auth::{Authenticator, Peer};
+use crate::auth::{Authenticator, Peer, browser};
 use crate::metrics::{self, Metrics};
 use crate::ready::Readiness;
 use crate::{Fault, ServerLimits, Shutdown, grpc, http};
@@ -245,6 +245,10 @@ struct Gate {
 async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().cloned();
     let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    if let Err(fault) = browser::check(request.uri(), request.headers(), gate.authenticator.is_on())
+    {
+        return refuse(&request, fault);
+    }
     match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
         Ok(caller) => {
             // Whoever works on it needs no secrets, and so cannot log any.

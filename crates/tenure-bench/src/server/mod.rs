@@ -8,7 +8,6 @@ mod http;
 mod process;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_client::ServerStore;
 use tenure_testkit::Etcd;
@@ -16,8 +15,9 @@ use tenure_testkit::Etcd;
 pub(crate) use self::process::serve;
 
 use self::process::Served;
+use crate::etcd::raw_rate;
 use crate::leases::cycle_rate;
-use crate::measure::{Plan, heading, human, median, rate};
+use crate::measure::{Plan, heading, human, median};
 use crate::raw_etcd::RawEtcd;
 use crate::redis::Redis;
 
@@ -52,7 +52,7 @@ pub(crate) async fn run(plan: Plan, clients: &[usize], crowd: usize) -> anyhow::
                 Some(redis) => redis.cycle_rate(clients, plan.time).await?,
                 None => f64::NAN,
             };
-            let etcd = etcd_rate(&raw, clients, plan.time, &tag).await?;
+            let etcd = raw_rate(&raw, clients, plan.time, &tag).await?;
             let all = [
                 shared,
                 grpc,
@@ -81,21 +81,4 @@ pub(crate) async fn run(plan: Plan, clients: &[usize], crowd: usize) -> anyhow::
     }
     drop((etcd, redis));
     crowd::run(&served, crowd).await
-}
-
-async fn etcd_rate(
-    raw: &Arc<RawEtcd>,
-    clients: usize,
-    time: Duration,
-    tag: &str,
-) -> anyhow::Result<f64> {
-    let (raw, tag) = (Arc::clone(raw), tag.to_owned());
-    rate(clients, time, move |client, _| {
-        let (raw, key) = (Arc::clone(&raw), format!("raw/{tag}-{client}"));
-        async move {
-            let revision = raw.acquire(&key).await?;
-            raw.release(&key, revision).await
-        }
-    })
-    .await
 }

@@ -96,17 +96,9 @@ impl View {
         }
     }
 
-    /// Starts the lives of leases anew, many at once.
-    pub async fn renew(&self, deeds: &[Deed]) -> Result<Vec<tenure::Result<Renewed>>, Fault> {
-        for deed in deeds {
-            self.may_hold(deed)?;
-        }
-        Ok(self.coordinator.renew_deeds(deeds).await)
-    }
-
-    /// The same with an answer for each that stands alone, also where the caller may not. Whoever is
-    /// nobody any more gets no answer at all.
-    pub async fn renew_each(&self, deeds: &[Deed]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
+    /// Starts the lives of leases anew, many at once. Each has an answer that stands alone, also where the
+    /// caller may not. Whoever is nobody any more gets no answer at all.
+    pub async fn renew(&self, deeds: &[Deed]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
         let mut answers = Vec::with_capacity(deeds.len());
         for deed in deeds {
             match self.may_hold(deed) {

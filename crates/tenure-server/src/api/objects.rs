@@ -31,6 +31,11 @@ fn about(id: &str) -> Cow<'_, str> {
     if about.contains('/') { about.into() } else { group(about).into() }
 }
 
+/// How many slots a group's record says there are.
+fn count(payload: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<serde_json::Value>(payload).ok()?.get("count")?.as_u64()
+}
+
 /// A group of slots, as permissions see it: all of its slots.
 pub(super) fn group(group: &str) -> String {
     format!("{group}/*")
@@ -60,6 +65,7 @@ impl View {
         let mut notable = Vec::new();
         for write in &commit.writes {
             notable.extend(self.may_write(write)?);
+            notable.extend(self.may_recount(write).await?);
         }
         let committed = self.store.commit(commit).await;
         // What may have happened is told too.
@@ -132,6 +138,24 @@ impl View {
             return self.require(Action::LeasesHold, &about(&key.id));
         }
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
+    }
+
+    /// Whoever takes a slot of a group that has shrunk writes the group's record, and leaves its count as
+    /// it is. A write that does not is a resize, whatever it expects.
+    async fn may_recount(&self, write: &Write) -> Result<Option<Notable>, Fault> {
+        let Write::Put(put) = write else { return Ok(None) };
+        let told = matches!(put.expect, Expect::Any | Expect::Absent);
+        if put.key.kind != SLOTS || told {
+            return Ok(None);
+        }
+        // If it changes before the commit, the commit's own expectation fails.
+        let now = self.store.get(&put.key).await?;
+        if now.is_none_or(|now| count(&now.payload) == count(&put.payload)) {
+            return Ok(None);
+        }
+        let resource = group(&put.key.id);
+        self.require(Action::SlotsResize, &resource)?;
+        Ok(Some((Action::SlotsResize, resource, "resized")))
     }
 
     /// Refuses what the caller may not write, and tells what the audit log has to know of the rest.

@@ -6,6 +6,7 @@
 
 mod access;
 pub(crate) mod audit;
+pub(crate) mod browser;
 mod caller;
 mod certificate;
 mod fetch;

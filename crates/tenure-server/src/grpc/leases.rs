@@ -52,7 +52,7 @@ impl Leases for Service {
         let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from);
         let deeds: Vec<Result<Deed, Error>> = deeds.collect();
         let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
-        let mut answers = view.renew_each(&sound).await?.into_iter();
+        let mut answers = view.renew(&sound).await?.into_iter();
         let renewed = deeds.into_iter().filter_map(|deed| match deed {
             Ok(_) => answers.next().map(renewed_of),
             Err(error) => Some(renewed_of(Err(error.into()))),

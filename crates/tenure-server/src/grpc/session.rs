@@ -123,7 +123,7 @@ impl Session {
     async fn renew(&mut self, mut lost: Vec<v1::Lost>) -> Result<v1::SessionResponse, Fault> {
         let deeds: Vec<Deed> = self.deeds.values().cloned().collect();
         let mut shortest: Option<Duration> = None;
-        for (deed, renewed) in deeds.iter().zip(self.view.renew_each(&deeds).await?) {
+        for (deed, renewed) in deeds.iter().zip(self.view.renew(&deeds).await?) {
             match renewed {
                 Ok(renewed) => {
                     let left = renewed.remaining;

@@ -59,7 +59,7 @@ async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Resul
     responses((status = 200, body = RenewedAllView), (status = "default", body = ErrorBody)))]
 async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
     let deeds: Result<Vec<Deed>, Error> = request.deeds.iter().map(DeedView::deed).collect();
-    let renewed = asker.write(asker.view.renew_each(&deeds?)).await?;
+    let renewed = asker.write(asker.view.renew(&deeds?)).await?;
     Ok(ok(&RenewedAllView::from(renewed)))
 }
 

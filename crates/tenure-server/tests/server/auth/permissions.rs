@@ -107,6 +107,13 @@ async fn over_the_heads_of_others(holder: &Client, boss: &Client) {
     assert_eq!(line("leases-boss", "slots:resize", "shipping.pool/*", "denied"), 1);
     assert_eq!(line("leases-holder", "leases:revoke", "billing/close", "denied"), 1);
     assert_eq!(line("leases-holder", "slots:resize", "billing.pool/*", "denied"), 1);
+    // Whoever takes a slot may write the group's record, but not its count.
+    let group = [(SLOTS, "billing.pool")];
+    boss.put_saying(&group, None, r#"{"count":3}"#).await.unwrap();
+    let exists = || Some(v1::Expect { what: Some(v1::expect::What::Exists(true)) });
+    holder.put_saying(&group, exists(), r#"{"count":3,"epoch":1}"#).await.unwrap();
+    assert!(denied(holder.put_saying(&group, exists(), r#"{"count":4}"#).await));
+    boss.put_saying(&group, exists(), r#"{"count":4}"#).await.unwrap();
 }
 
 #[tokio::test]

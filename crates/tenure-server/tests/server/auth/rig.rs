@@ -220,9 +220,18 @@ impl Client {
         keys: &[(&str, &str)],
         expect: Option<v1::Expect>,
     ) -> Result<(), Status> {
+        self.put_saying(keys, expect, "{}").await
+    }
+
+    pub(crate) async fn put_saying(
+        &self,
+        keys: &[(&str, &str)],
+        expect: Option<v1::Expect>,
+        payload: &'static str,
+    ) -> Result<(), Status> {
         let put = |(kind, id): &(&str, &str)| {
-            let put =
-                v1::Put { key: key(kind, id), expect, payload: "{}".into(), ..v1::Put::default() };
+            let (key, payload) = (key(kind, id), payload.into());
+            let put = v1::Put { key, expect, payload, ..v1::Put::default() };
             v1::Write { write: Some(v1::write::Write::Put(put)) }
         };
         let request = v1::CommitRequest { checks: vec![], writes: keys.iter().map(put).collect() };
