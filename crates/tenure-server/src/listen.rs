@@ -37,6 +37,11 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls and streams that one connection may have open at once.
 const STREAMS: u32 = 10_000;
+/// What a client may send on one stream before it is held back until it is read.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// The same for a connection. It is also what the protocol's guard against floods of small messages goes
+/// by: with little room, a burst of a few hundred calls at once would be taken for one.
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
 /// After a failure to accept, for instance because there are too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -207,7 +212,8 @@ async fn connection(
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
-        .adaptive_window(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
     let serve = |router: Router, certificate| {
         let peer = Peer { address, certificate };

@@ -41,6 +41,21 @@ async fn too_large_a_message_is_refused_and_the_connection_goes_on() -> Result<(
 }
 
 #[tokio::test]
+async fn a_burst_of_calls_on_one_connection_is_no_flood() -> Result<()> {
+    let server = Serving::limited(ServerLimits::default()).await?;
+    let store = server.store().await?;
+    let call = |id: usize| {
+        let mut store = store.clone();
+        async move { store.commit(put(id, 1)).await }
+    };
+    let calls = futures::future::join_all((0..1_500).map(call)).await;
+    for call in calls {
+        call?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn too_many_waits_are_refused_and_the_room_is_given_back() -> Result<()> {
     let limits = ServerLimits { waiters_per_client: 2, ..ServerLimits::default() };
     let server = Serving::limited(limits).await?;

@@ -282,7 +282,7 @@ async fn waits_end_when_the_server_leaves(place: Place) {
     acquired(client, "jobs/a", "w#1").await;
     let waiting = tokio::spawn(acquire(client, "jobs/a", "w#2", json!({"wait_ms": 60000})));
     waiters(client, "jobs/a", 1).await;
-    place.end().await;
+    let _folder = place.end().await;
     let answer = waiting.await.unwrap();
     assert_eq!(answer.header("retry-after"), "1");
     let error = answer.error(503, "unavailable");

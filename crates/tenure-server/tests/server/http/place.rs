@@ -21,7 +21,7 @@ pub(crate) struct Place {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
     serving: JoinHandle<()>,
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Place {
@@ -33,7 +33,7 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("store.db")).unwrap().into_store();
         let place = Self::over(store, ServerLimits::default()).await;
-        Self { _folder: Some(folder), ..place }
+        Self { folder: Some(folder), ..place }
     }
 
     pub(crate) async fn over(store: Store, limits: ServerLimits) -> Self {
@@ -51,17 +51,18 @@ impl Place {
         let builder = Server::builder(store.clone()).limits(limits).shutdown(shutdown.clone());
         let server = builder.authenticator(authenticator).build().unwrap();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
-        Self { store, address, shutdown, serving, _folder: None }
+        Self { store, address, shutdown, serving, folder: None }
     }
 
     pub(crate) fn client(&self) -> Client {
         Client::new(self.address)
     }
 
-    /// Begins the end, and waits for it.
-    pub(crate) async fn end(self) {
+    /// Begins the end, and waits for it. The store's folder lives on for whoever still needs it.
+    pub(crate) async fn end(self) -> Option<tempfile::TempDir> {
         self.shutdown.begin();
         tokio::time::timeout(PATIENCE, self.serving).await.expect("it ends in time").unwrap();
+        self.folder
     }
 }
 
