@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tenure::Result;
-use tenure::store::decide::{Decision, Now, Step, decide, decide_touch};
-use tenure::store::{Commit, Committed, Touch, Touched};
+use tenure::store::decide::{Decision, decide};
+use tenure::store::{Commit, Committed};
 
-use crate::apply::{Rows, apply, extend, find, of_row};
 use crate::error::definite;
 use crate::guard::SAVEPOINT;
 use crate::queue::{Queued, Request};
 use crate::sql;
+use crate::turn::Turn;
 use crate::writer::Writer;
 
 /// Once callers' SQL has taken so long, the group is flushed and the rest of it waits for the next.
@@ -28,19 +28,18 @@ impl Writer {
         let mut one_by_one = false;
         while !waiting.is_empty() {
             let mut reached = 0usize;
-            let result = self.transact(|writer, now, head| {
-                let begun = writer.guard.uptime();
-                let mut steps = Vec::new();
+            let result = self.transact(|turn| {
+                let begun = turn.guard.uptime();
                 for queued in &mut waiting {
                     reached += 1;
                     let has_sql = queued.request.has_sql();
-                    writer.one(queued, now, head, &mut steps)?;
-                    let long = has_sql && writer.guard.uptime() >= begun + SQL_TURN;
+                    turn.one(queued)?;
+                    let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
                     if one_by_one || long {
                         break;
                     }
                 }
-                Ok(steps)
+                Ok(())
             });
             let last = reached.saturating_sub(1);
             match result {
@@ -62,14 +61,15 @@ impl Writer {
             }
         }
     }
+}
 
+impl Turn<'_> {
     /// Decides and applies one request. An error is the transaction's: if the request is to blame
     /// and has its answer, it says so.
-    fn one(&self, queued: &mut Queued, now: Now, head: u64, steps: &mut Vec<Step>) -> Result<()> {
+    fn one(&mut self, queued: &mut Queued) -> Result<()> {
         match &mut queued.request {
             Request::Commit { commit, answer, .. } => {
-                let head = steps.last().map_or(head, |step| step.revision);
-                let outcome = self.commit(commit, now, head, steps)?;
+                let outcome = self.commit(commit)?;
                 // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
                 // unless SQLite gave up the transaction over it.
                 queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();
@@ -78,7 +78,7 @@ impl Writer {
                 lost.map_or(Ok(()), Err)
             }
             Request::Touch { touches, answer, .. } => {
-                let touched = touches.iter().map(|touch| self.touch(touch, now));
+                let touched = touches.iter().map(|touch| self.touch(touch));
                 *answer = Some(Ok(touched.collect::<Result<Vec<_>>>()?));
                 Ok(())
             }
@@ -87,54 +87,37 @@ impl Writer {
     }
 
     /// The outer error is the transaction's, the inner one is the caller's answer.
-    fn commit(
-        &self,
-        commit: &Commit,
-        now: Now,
-        head: u64,
-        steps: &mut Vec<Step>,
-    ) -> Result<Result<Committed>> {
-        let decision = match decide(&mut Rows(&self.conn), commit, now, head) {
+    fn commit(&mut self, commit: &Commit) -> Result<Result<Committed>> {
+        let (now, head) = (self.now, self.head());
+        let decision = match decide(self, commit, now, head) {
             Ok(decision) => decision,
             Err(error) => return Ok(Err(error)),
         };
         if commit.attachments.is_empty() {
-            self.apply(&decision, now)?;
-        } else {
-            self.batch(&format!("SAVEPOINT {SAVEPOINT}"))?;
-            self.apply(&decision, now)?;
-            if let Err(error) = sql::run(&self.conn, &self.guard, &commit.attachments) {
-                if !self.conn.is_autocommit() {
-                    self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))?;
-                }
-                return Ok(Err(error));
-            }
-            self.batch(&format!("RELEASE {SAVEPOINT}"))?;
+            self.apply(&decision)?;
+        } else if let Err(error) = self.apply_with_sql(&decision, commit)? {
+            return Ok(Err(error));
         }
-        steps.extend(decision.steps);
+        self.keep(decision.steps);
         Ok(Ok(decision.committed))
     }
 
-    fn apply(&self, decision: &Decision, now: Now) -> Result<()> {
-        for step in &decision.steps {
-            apply(&self.conn, step, now.store_ms).map_err(definite)?;
+    fn apply_with_sql(&mut self, decision: &Decision, commit: &Commit) -> Result<Result<()>> {
+        self.batch(&format!("SAVEPOINT {SAVEPOINT}"))?;
+        self.apply(decision)?;
+        if let Err(error) = sql::run(self.conn, self.guard, &commit.attachments) {
+            // The rows are as before; what is known of them is not.
+            self.known.clear();
+            if !self.conn.is_autocommit() {
+                self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))?;
+            }
+            return Ok(Err(error));
         }
-        for (key, expires_at_ms) in &decision.refreshed {
-            extend(&self.conn, key, *expires_at_ms).map_err(definite)?;
-        }
-        Ok(())
+        self.batch(&format!("RELEASE {SAVEPOINT}"))?;
+        Ok(Ok(()))
     }
 
     fn batch(&self, sql: &str) -> Result<()> {
         self.conn.execute_batch(sql).map_err(definite)
-    }
-
-    fn touch(&self, touch: &Touch, now: Now) -> Result<Result<Touched>> {
-        let row = find(&self.conn, &touch.key).map_err(|error| of_row(error, &touch.key))?;
-        let decided = decide_touch(touch, row.as_ref(), now);
-        if let Ok((expires_at_ms, _)) = &decided {
-            extend(&self.conn, &touch.key, *expires_at_ms).map_err(definite)?;
-        }
-        Ok(decided.map(|(_, touched)| touched))
     }
 }

@@ -4,11 +4,13 @@
 //! what would end the transaction, outlive it or bypass the store's rules, and stop what takes too
 //! long. They protect from mistakes: whoever writes the closure could open the file as well.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use tenure::clock::SharedClock;
 
@@ -36,6 +38,8 @@ const PRAGMAS: [&str; 12] = [
 pub(crate) struct Guard {
     state: Arc<State>,
     limit: Duration,
+    /// Whether the triggers of this connection rest while no closure runs.
+    resting: Cell<bool>,
 }
 
 struct State {
@@ -100,18 +104,42 @@ impl Guard {
         // would commit each statement by itself; this turns such a commit into a rollback.
         let own = Arc::clone(&state);
         conn.commit_hook(Some(move || own.is_on()))?;
-        Ok(Self { state, limit })
+        Ok(Self { state, limit, resting: Cell::new(false) })
     }
 
-    /// Runs `work`, which must not unwind, under guard.
-    pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, Seen) {
+    /// Lets the triggers of this connection rest where `objects` has none but the store's own, which
+    /// turn other programs away and cost each write a fifth of its time. Asked whenever somebody else
+    /// has written to the file, and so perhaps made a trigger.
+    pub(crate) fn look(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'trigger'
+                     AND tbl_name = 'objects' COLLATE NOCASE AND name NOT GLOB 'tenure_guard_*'";
+        let others: u32 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let rest = others == 0;
+        if rest != self.resting.replace(rest) {
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, !rest)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `work`, which must not unwind, under guard and with all triggers at work.
+    pub(crate) fn during<T>(
+        &self,
+        conn: &Connection,
+        work: impl FnOnce() -> T,
+    ) -> rusqlite::Result<(T, Seen)> {
+        if self.resting.get() {
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true)?;
+        }
         let deadline = self.state.clock.uptime().saturating_add(self.limit);
         *self.state.watch() = Watch { deadline, refused: None };
         self.state.on.store(true, Ordering::Release);
         let done = work();
         self.state.on.store(false, Ordering::Release);
         let late = self.state.is_late().then_some(self.limit);
-        (done, Seen { late, refused: self.state.watch().refused.take() })
+        if self.resting.get() {
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+        }
+        Ok((done, Seen { late, refused: self.state.watch().refused.take() }))
     }
 
     /// How long closures have been running, for whoever takes turns.

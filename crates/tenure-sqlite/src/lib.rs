@@ -26,6 +26,8 @@ mod apply;
 mod error;
 mod group;
 mod guard;
+mod history;
+mod known;
 mod options;
 mod pump;
 mod queue;
@@ -33,6 +35,7 @@ mod read;
 mod rows;
 mod schema;
 mod sql;
+mod turn;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -109,7 +112,7 @@ impl SqliteStore {
             pump.catch_up()?;
             return Ok(Arc::clone(feed));
         }
-        let head = self.readers.run_blocking(|conn, _| writer::revision(conn).map_err(definite))?;
+        let head = self.readers.run_blocking(|conn, _| turn::revision(conn).map_err(definite))?;
         let feed = self.feed.get_or_init(|| Arc::new(Feed::new(head, FeedLimits::default())));
         let (readers, writer) = (Arc::clone(&self.readers), Arc::clone(&self.writer));
         let (feed_too, log) = (Arc::clone(feed), self.log.clone());
@@ -169,7 +172,8 @@ impl Backend for SqliteStore {
         let feed = self.follow()?;
         if let Some(after) = request.after.filter(|after| *after < feed.floor()) {
             // Said now rather than with the first event: the caller can list again at once.
-            let history = self.readers.run_blocking(|conn, _| read::batches_after(conn, after, 1));
+            let history =
+                self.readers.run_blocking(|conn, _| history::batches_after(conn, after, 1));
             if let Err(error @ Error::Compacted { .. }) = history {
                 return Err(error);
             }

@@ -12,9 +12,10 @@ use tenure::store::{Event, Feed};
 use tenure::{Error, Result};
 
 use crate::error::BACKEND;
+use crate::history::batches_after;
 use crate::queue::WriterHandle;
-use crate::read::{Readers, batches_after};
-use crate::writer::revision;
+use crate::read::Readers;
+use crate::turn::revision;
 
 /// Batches read at a time.
 const CHUNK: usize = 1_024;

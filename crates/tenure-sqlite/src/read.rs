@@ -12,9 +12,10 @@ use tokio::sync::Semaphore;
 use crate::Options;
 use crate::apply::{by_name, find, of_row};
 use crate::error::{BACKEND, definite};
-use crate::rows::{event, first_seq, stored, with_columns};
+use crate::history::batches_after;
+use crate::rows::{stored, with_columns};
 use crate::schema::connect;
-use crate::writer::revision;
+use crate::turn::revision;
 
 /// Connections for reading, and so the most reads at a time.
 const READERS: usize = 8;
@@ -152,42 +153,6 @@ fn scan(conn: &Connection, query: &Query, now_ms: i64, page: &mut Page) -> rusql
         }
     }
     Ok(())
-}
-
-/// Whole batches after a revision, in order.
-pub(crate) fn batches_after(
-    conn: &Connection,
-    after: u64,
-    limit: usize,
-) -> Result<Vec<Arc<Batch>>> {
-    let sql = "SELECT compacted_revision FROM tenure_meta";
-    let compacted: u64 = conn
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-        .map_err(definite)?;
-    if after < compacted {
-        return Err(Error::Compacted { requested: after, oldest: compacted });
-    }
-    read_batches(conn, after, limit)
-        .map_err(|error| of_row(error, &Key::new("history", after.to_string())))
-}
-
-fn read_batches(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Vec<Arc<Batch>>> {
-    let sql =
-        with_columns!("SELECT ", ", seq, cause FROM tenure_events WHERE seq >= ?1 ORDER BY seq");
-    let mut statement = conn.prepare_cached(sql)?;
-    let mut rows = statement.query([first_seq(after + 1)])?;
-    let mut batches: Vec<Batch> = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (revision, event) = event(row)?;
-        let full = batches.len() == limit;
-        match batches.last_mut() {
-            Some(batch) if batch.revision == revision => batch.events.push(event),
-            _ if full => break,
-            _ => batches.push(Batch { revision, events: vec![event] }),
-        }
-    }
-    Ok(batches.into_iter().map(Arc::new).collect())
 }
 
 #[async_trait]

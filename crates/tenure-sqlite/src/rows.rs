@@ -1,15 +1,15 @@
 //! Rows of the tables to the contract's types and back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::types::Type;
 use tenure::store::decide::Row;
-use tenure::store::{Cause, Event};
 use tenure::{Key, Labels, Object};
 
-/// A statement around the columns that `object` reads, in its order; both tables have them.
+/// A statement around the columns that `object` reads, in its order.
 macro_rules! with_columns {
     ($before:literal, $after:literal) => {
         concat!(
@@ -45,37 +45,6 @@ pub(crate) fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
     Ok(Row { object: Arc::new(object(row)?), expires_at_ms: row.get(12)? })
 }
 
-/// A row of `tenure_events`, selected as `COLUMNS, seq, cause`: its revision and what happened.
-pub(crate) fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<(u64, Event)> {
-    let object = Arc::new(object(row)?);
-    let revision = row.get::<_, u64>(12)? / PLACES;
-    let cause: Option<String> = row.get(13)?;
-    let gone = |cause| Event::Delete { key: object.key.clone(), cause, last: Some(object.clone()) };
-    let event = match cause.as_deref() {
-        None => Event::Put(object),
-        Some("deleted") => gone(Cause::Deleted),
-        Some("expired") => gone(Cause::Expired),
-        Some(_) => gone(Cause::Unspecified),
-    };
-    Ok((revision, event))
-}
-
-/// How many events one revision can have; `seq` leaves room for them.
-pub(crate) const PLACES: u64 = 1024;
-
-/// The first `seq` of a revision.
-pub(crate) fn first_seq(revision: u64) -> u64 {
-    revision * PLACES
-}
-
-pub(crate) fn cause_text(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Deleted => "deleted",
-        Cause::Expired => "expired",
-        Cause::Unspecified => "unspecified",
-    }
-}
-
 fn parse_labels(text: &str) -> rusqlite::Result<Labels> {
     if text == "{}" || text.is_empty() {
         return Ok(Labels::new());
@@ -84,9 +53,12 @@ fn parse_labels(text: &str) -> rusqlite::Result<Labels> {
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(4, Type::Text, Box::new(error)))
 }
 
-pub(crate) fn labels_text(labels: &Labels) -> String {
+pub(crate) fn labels_text(labels: &Labels) -> Cow<'static, str> {
+    if labels.is_empty() {
+        return "{}".into();
+    }
     // A map of strings always has a JSON form.
-    serde_json::to_string(labels).unwrap_or_else(|_| "{}".into())
+    serde_json::to_string(labels).map_or("{}".into(), Cow::Owned)
 }
 
 fn millis(ms: i64) -> Duration {

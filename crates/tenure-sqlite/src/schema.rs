@@ -17,8 +17,15 @@ use tenure::{Error, Result};
 use crate::Options;
 use crate::error::{BACKEND, definite};
 
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
 const SCHEMA: &str = include_str!("schema.sql");
+/// From the first version to the second: history got a row for each transaction instead of one for
+/// each change. What it held is not worth copying: a watcher that was away lists again.
+const FROM_FIRST: &str = "
+    CREATE TABLE tenure_history (
+      revision INTEGER PRIMARY KEY, recorded_ms INTEGER NOT NULL, body BLOB NOT NULL);
+    DROP TABLE tenure_events;
+    UPDATE tenure_meta SET schema_version = 2, compacted_revision = revision;";
 /// Between two attempts to switch the file to its write-ahead log.
 const SWITCH_PAUSE: Duration = Duration::from_millis(5);
 /// The columns of the older table that the new one takes over.
@@ -86,6 +93,9 @@ pub(crate) fn prepare(conn: &mut Connection, options: &Options) -> Result<HostTi
                     "its tables have version {schema}, this program knows {SCHEMA_VERSION}; upgrade it"
                 ),
             });
+        }
+        if schema < SCHEMA_VERSION {
+            txn.execute_batch(FROM_FIRST).map_err(definite)?;
         }
         HostTime::resume_in(clock, options.boot_id.clone(), Some(&anchor))
     } else {

@@ -19,24 +19,12 @@ CREATE TABLE objects (
 CREATE UNIQUE INDEX tenure_objects_name ON objects (object_type, name) WHERE name IS NOT NULL;
 CREATE INDEX tenure_objects_expiry ON objects (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
 
--- What happened, for watchers. seq = revision * 1024 + place within the commit, so that appending is
--- all it ever does. cause: NULL for a put, else why the object went.
-CREATE TABLE tenure_events (
-  seq              INTEGER PRIMARY KEY,
-  recorded_ms      INTEGER NOT NULL,
-  cause            TEXT,
-  object_type      TEXT    NOT NULL,
-  id               TEXT    NOT NULL,
-  name             TEXT,
-  payload          BLOB    NOT NULL,
-  labels           TEXT    NOT NULL,
-  created_at_ms    INTEGER NOT NULL,
-  updated_at_ms    INTEGER NOT NULL,
-  resource_version INTEGER NOT NULL,
-  revision         INTEGER NOT NULL,
-  created_revision INTEGER NOT NULL,
-  token            INTEGER NOT NULL,
-  ttl_ms           INTEGER
+-- What happened, for watchers: a row for all that one transaction did, called after its last
+-- revision, so that appending is all it ever does. body: the changes in order (src/history.rs).
+CREATE TABLE tenure_history (
+  revision    INTEGER PRIMARY KEY,
+  recorded_ms INTEGER NOT NULL,
+  body        BLOB    NOT NULL
 );
 
 -- One row: the counter, how far history reaches, who may write, and the store's clock.

@@ -110,11 +110,12 @@ where
 
 /// Runs the attachments of one commit. Afterwards the connection may have lost its transaction.
 pub(crate) fn run(conn: &Connection, guard: &Guard, attachments: &[Attachment]) -> Result<()> {
-    let (done, seen) = guard.during(|| {
+    let guarded = guard.during(conn, || {
         // What the closure shares with others is its own affair; of ours it sees the connection
         // alone, whose statements are finished as they are dropped.
         catch_unwind(AssertUnwindSafe(|| attachments.iter().try_for_each(|one| run_one(conn, one))))
     });
+    let (done, seen) = guarded.map_err(definite)?;
     if let Some(limit) = seen.late {
         let reason = format!(
             "the SQL of this commit took more than {limit:?}, and was rolled back; make it shorter \

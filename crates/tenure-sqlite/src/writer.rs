@@ -17,11 +17,13 @@ use tenure::store::wake::tell;
 use tenure::{Error, Result};
 
 use crate::Options;
-use crate::apply::{apply, expired, next_expiry};
+use crate::apply::{expired, next_expiry};
 use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
+use crate::history::{self, Bounds};
+use crate::known::Known;
 use crate::queue::{Queued, Request, WriterHandle, gather};
-use crate::rows::first_seq;
+use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
 const SWEEP_ROWS: usize = 500;
@@ -34,6 +36,7 @@ const COMPACT_EVERY_MS: i64 = 5_000;
 pub(crate) struct Writer {
     pub(crate) conn: Connection,
     pub(crate) guard: Guard,
+    known: Known,
     time: HostTime,
     feed: Arc<OnceLock<Arc<Feed>>>,
     /// The write-ahead log, which other processes watch.
@@ -56,6 +59,7 @@ pub(crate) fn spawn(
     let mut writer = Writer {
         guard: guard.map_err(definite)?,
         conn,
+        known: Known::default(),
         time,
         feed,
         log: options.log(),
@@ -104,19 +108,18 @@ impl Writer {
         Now { store_ms: self.time.now_ms(), wall_ms: self.time.clock().wall_ms() }
     }
 
-    /// Runs `work` in one transaction, records the counter and the clock, and tells watchers.
+    /// Runs `work` in one transaction, records what it did, and tells watchers.
     pub(crate) fn transact(
         &mut self,
-        work: impl FnOnce(&mut Self, Now, u64) -> Result<Vec<Step>>,
+        work: impl FnOnce(&mut Turn<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(definite)?;
+        self.batch("BEGIN IMMEDIATE").map_err(definite)?;
         // Read once the lock is held: an earlier instant could lie before another's commit.
         let now = self.now();
-        let worked = revision(&self.conn).map_err(definite).and_then(|head| {
-            let steps = work(self, now, head)?;
-            self.record(&steps, now).map_err(definite)?;
-            Ok((head, steps))
-        });
+        let worked = match Turn::new(&self.conn, &self.guard, &mut self.known, now) {
+            Ok(mut turn) => work(&mut turn).and_then(|()| turn.end().map_err(definite)),
+            Err(error) => Err(definite(error)),
+        };
         let (head, steps) = match worked {
             Ok(done) => done,
             Err(error) => {
@@ -124,7 +127,7 @@ impl Writer {
                 return Err(error);
             }
         };
-        if let Err(error) = self.conn.execute_batch("COMMIT") {
+        if let Err(error) = self.batch("COMMIT") {
             self.roll_back();
             return Err(of_commit(error));
         }
@@ -133,15 +136,13 @@ impl Writer {
         Ok(())
     }
 
-    fn record(&self, steps: &[Step], now: Now) -> rusqlite::Result<()> {
-        let head = steps.last().map(|step| step.revision);
-        let sql = "UPDATE tenure_meta SET revision = coalesce(?1, revision),
-                     last_ms = max(last_ms, ?2)";
-        self.conn.prepare_cached(sql)?.execute((head, now.store_ms))?;
+    fn batch(&self, sql: &str) -> rusqlite::Result<()> {
+        self.conn.prepare_cached(sql)?.execute([])?;
         Ok(())
     }
 
-    fn roll_back(&self) {
+    fn roll_back(&mut self) {
+        self.known.clear();
         // SQLite may have rolled back by itself; then there is nothing left to do.
         if !self.conn.is_autocommit()
             && let Err(error) = self.conn.execute_batch("ROLLBACK")
@@ -187,49 +188,28 @@ impl Writer {
     }
 
     fn sweep(&mut self) -> Result<()> {
-        self.transact(|writer, now, head| {
-            let rows = expired(&writer.conn, now.store_ms, SWEEP_ROWS).map_err(definite)?;
-            let step = decide_sweep(rows, now, head);
+        self.transact(|turn| {
+            let now = turn.now;
+            let rows = expired(turn.conn, now.store_ms, SWEEP_ROWS).map_err(definite)?;
+            let step = decide_sweep(rows, now, turn.head());
             if let Some(step) = &step {
-                apply(&writer.conn, step, now.store_ms).map_err(definite)?;
+                turn.step(step)?;
             }
-            Ok(step.into_iter().collect())
+            turn.keep(step);
+            Ok(())
         })
     }
 
     fn compact(&mut self) -> Result<()> {
-        let Some(cut) = self.compaction().map_err(definite)? else { return Ok(()) };
-        self.transact(|writer, _, _| {
-            let conn = &writer.conn;
-            conn.execute("DELETE FROM tenure_events WHERE seq < ?1", [first_seq(cut + 1)])
-                .and_then(|_| {
-                    let sql =
-                        "UPDATE tenure_meta SET compacted_revision = max(compacted_revision, ?1)";
-                    conn.execute(sql, [cut])
-                })
-                .map_err(definite)?;
-            Ok(Vec::new())
-        })
+        let bounds = Bounds {
+            before_ms: self.time.now_ms().saturating_sub(self.history_ms),
+            revisions: self.history_events,
+            at_once: COMPACT_REVISIONS,
+        };
+        let head = revision(&self.conn).map_err(definite)?;
+        let Some(cut) = history::cut(&self.conn, head, bounds).map_err(definite)? else {
+            return Ok(());
+        };
+        self.transact(|turn| history::forget(turn.conn, cut).map_err(definite))
     }
-
-    /// The revision up to which history may go now, if any.
-    fn compaction(&self) -> rusqlite::Result<Option<u64>> {
-        let head = revision(&self.conn)?;
-        let oldest: Option<u64> =
-            self.conn.query_row("SELECT min(seq) FROM tenure_events", [], |row| row.get(0))?;
-        let Some(oldest) = oldest.map(|seq| seq / first_seq(1)) else { return Ok(None) };
-        let last = head.min(oldest + COMPACT_REVISIONS);
-        // Within the slice looked at, the newest revision that is too old, by time or by count.
-        let sql = "SELECT max(seq) FROM tenure_events WHERE seq < ?1 AND recorded_ms < ?2";
-        let before = self.time.now_ms().saturating_sub(self.history_ms);
-        let aged: Option<u64> =
-            self.conn.query_row(sql, (first_seq(last), before), |row| row.get(0))?;
-        let aged = aged.map(|seq| seq / first_seq(1));
-        let crowded = head.checked_sub(self.history_events).filter(|cut| *cut >= oldest);
-        Ok(aged.max(crowded).map(|cut| cut.min(last)))
-    }
-}
-
-pub(crate) fn revision(conn: &Connection) -> rusqlite::Result<u64> {
-    conn.prepare_cached("SELECT revision FROM tenure_meta")?.query_row([], |row| row.get(0))
 }

@@ -181,7 +181,7 @@ async fn history() -> Result<(), Failure> {
     }
     let count = || -> Result<u32, Failure> {
         let conn = Connection::open(&path).map_err(|error| error.to_string())?;
-        let sql = "SELECT count(*) FROM tenure_events";
+        let sql = "SELECT count(*) FROM tenure_history";
         Ok(conn.query_row(sql, [], |row| row.get(0)).map_err(|error| error.to_string())?)
     };
     ensure!(count()? <= 2_000, "{} events for a bound of 1,000", count()?);

@@ -2,6 +2,7 @@
 
 mod broken;
 mod examples;
+mod known;
 mod migration;
 mod sql;
 mod table;
@@ -37,6 +38,7 @@ fn main() {
             holders::add(trials, "sqlite", path);
             migration::add(trials);
             broken::add(trials);
+            known::add(trials);
             time::add(trials);
             sql::add(trials);
             examples::add(trials);

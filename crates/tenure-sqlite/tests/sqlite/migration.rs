@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 
 use rusqlite::Connection;
-use tenure::Key;
 use tenure::store::{Expect, Put, Query, WatchRequest, WriteCondition};
+use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_sqlite::SqliteStore;
@@ -17,6 +17,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("many_starting_at_once_migrate_once", many_at_once);
     trials.test("an_older_program_cannot_write_past_us", older_program);
     trials.test("a_program_below_the_writer_level_is_refused", writer_level);
+    trials.test("a_file_of_the_first_version_is_taken_over", first_version);
     trials.test("a_foreign_table_is_refused_untouched", foreign_table);
     trials.test("malformed_old_labels_stop_the_migration_untouched", bad_labels);
 }
@@ -190,5 +191,36 @@ async fn bad_labels() -> Result<(), Failure> {
     conn.execute("UPDATE objects SET labels = NULL WHERE id = 'id-0001'", []).map_err(sql)?;
     let store = SqliteStore::open(&path)?.into_store();
     ensure_eq!(store.list_all(&Query::new("sandbox")).await?.len(), 3);
+    Ok(())
+}
+
+/// A file whose history has a row for each change, as the first version wrote it.
+async fn first_version() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("first.db");
+    let store = SqliteStore::open(&path)?.into_store();
+    for n in 0..3 {
+        store.commit(Put::new(Key::new("k", n.to_string()), "x")).await?;
+    }
+    store.close().await;
+    drop(store);
+    let conn = Connection::open(&path).map_err(sql)?;
+    conn.execute_batch(
+        "DROP TABLE tenure_history;
+         CREATE TABLE tenure_events (seq INTEGER PRIMARY KEY, recorded_ms INTEGER NOT NULL);
+         INSERT INTO tenure_events VALUES (1024, 0), (2048, 0), (3072, 0);
+         UPDATE tenure_meta SET schema_version = 1;",
+    )
+    .map_err(sql)?;
+    drop(conn);
+    let store = SqliteStore::open(&path)?.into_store();
+    ensure_eq!(store.list_all(&Query::new("k")).await?.len(), 3);
+    let all = WatchRequest::kind("k");
+    let gone = store.watch(&all.clone().after(1)).await;
+    ensure!(matches!(gone, Err(Error::Compacted { oldest: 3, .. })), "{:?}", gone.err());
+    let mut watch = store.watch(&all.after(3)).await?;
+    store.commit(Put::new(Key::new("k", "0"), "y").expect(Expect::Version(1))).await?;
+    let batch = watch.next().await.ok_or("the watch ended")??;
+    ensure_eq!(batch.revision, 4);
     Ok(())
 }

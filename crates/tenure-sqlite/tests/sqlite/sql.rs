@@ -59,7 +59,7 @@ async fn stays_inside() -> Result<(), Failure> {
         ("BEGIN", "commit or roll back"),
         ("ROLLBACK TO Tenure_Commit", "the store's"),
         ("UPDATE Objects SET token = 1", "may not write to objects"),
-        ("DELETE FROM tenure_events", "may not write to tenure_events"),
+        ("DELETE FROM tenure_history", "may not write to tenure_history"),
         ("UPDATE tenure_meta SET revision = 0", "may not write to tenure_meta"),
         ("DROP TABLE objects", "objects"),
         ("ALTER TABLE tenure_meta ADD COLUMN x", "tenure_meta"),

@@ -1,0 +1,118 @@
+//! One transaction of the writer: rows as they are in it, and what is to change.
+
+use rusqlite::Connection;
+use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide_touch};
+use tenure::store::{Touch, Touched};
+use tenure::{Key, Result};
+
+use crate::apply::{Statements, by_name, find, of_row};
+use crate::error::definite;
+use crate::guard::Guard;
+use crate::history;
+use crate::known::Known;
+
+/// What the writer does between `BEGIN` and `COMMIT`.
+pub(crate) struct Turn<'w> {
+    pub(crate) conn: &'w Connection,
+    pub(crate) guard: &'w Guard,
+    pub(crate) known: &'w mut Known,
+    statements: Statements<'w>,
+    pub(crate) now: Now,
+    begun_at: u64,
+    steps: Vec<Step>,
+}
+
+impl View for Turn<'_> {
+    fn row(&mut self, key: &Key) -> Result<Option<Row>> {
+        if let Some(row) = self.known.get(key) {
+            return Ok(row);
+        }
+        let row = find(self.conn, key).map_err(|error| of_row(error, key))?;
+        self.known.set(key, row.clone());
+        Ok(row)
+    }
+
+    fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
+        by_name(self.conn, kind, name).map_err(|error| of_row(error, &Key::new(kind, name)))
+    }
+}
+
+impl<'w> Turn<'w> {
+    /// Inside a transaction that has begun.
+    pub(crate) fn new(
+        conn: &'w Connection,
+        guard: &'w Guard,
+        known: &'w mut Known,
+        now: Now,
+    ) -> rusqlite::Result<Self> {
+        if !known.begin(conn)? {
+            guard.look(conn)?;
+        }
+        let begun_at = revision(conn)?;
+        let statements = Statements::new(conn)?;
+        Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new() })
+    }
+
+    /// The last revision drawn.
+    pub(crate) fn head(&self) -> u64 {
+        self.steps.last().map_or(self.begun_at, |step| step.revision)
+    }
+
+    /// Changes the rows. What is done is kept only with [`Turn::keep`].
+    pub(crate) fn apply(&mut self, decision: &Decision) -> Result<()> {
+        for step in &decision.steps {
+            self.step(step)?;
+        }
+        for (key, expires_at_ms) in &decision.refreshed {
+            self.extend(key, *expires_at_ms)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) -> Result<()> {
+        self.statements.apply(step).map_err(definite)?;
+        for change in &step.changes {
+            match change {
+                Change::Put { row, .. } => self.known.set(&row.object.key, Some(row.clone())),
+                Change::Remove { row, .. } => self.known.set(&row.object.key, None),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was applied counts: others are told of it.
+    pub(crate) fn keep(&mut self, steps: impl IntoIterator<Item = Step>) {
+        self.steps.extend(steps);
+    }
+
+    /// Prolongs one life, if it can be.
+    pub(crate) fn touch(&mut self, touch: &Touch) -> Result<Result<Touched>> {
+        let row = self.row(&touch.key)?;
+        let decided = decide_touch(touch, row.as_ref(), self.now);
+        if let Ok((expires_at_ms, _)) = &decided {
+            self.extend(&touch.key, *expires_at_ms)?;
+        }
+        Ok(decided.map(|(_, touched)| touched))
+    }
+
+    fn extend(&mut self, key: &Key, expires_at_ms: i64) -> Result<()> {
+        self.statements.extend(key, expires_at_ms).map_err(definite)?;
+        self.known.extend(key, expires_at_ms);
+        Ok(())
+    }
+
+    /// Writes down what happened, the counter and the clock: where it began, and what it did.
+    pub(crate) fn end(self) -> rusqlite::Result<(u64, Vec<Step>)> {
+        history::record(self.conn, &self.steps, self.now.store_ms)?;
+        let head = self.steps.last().map(|step| step.revision);
+        let sql = "UPDATE tenure_meta SET revision = coalesce(?1, revision),
+                     last_ms = max(last_ms, ?2)";
+        self.conn.prepare_cached(sql)?.execute((head, self.now.store_ms))?;
+        Ok((self.begun_at, self.steps))
+    }
+}
+
+/// The last revision drawn, as this connection sees it.
+pub(crate) fn revision(conn: &Connection) -> rusqlite::Result<u64> {
+    conn.prepare_cached("SELECT revision FROM tenure_meta")?.query_row([], |row| row.get(0))
+}
