@@ -122,7 +122,7 @@ fn cause(text: &str) -> Option<Cause> {
 
 /// Writes down what a transaction did.
 pub(crate) fn record(conn: &Connection, steps: &[Step], now_ms: i64) -> rusqlite::Result<()> {
-    let mut body = Vec::new();
+    let mut body = Vec::with_capacity(256 * steps.len().min(256));
     for (place, step) in steps.iter().enumerate() {
         for change in &step.changes {
             // A vector grows as it needs to.

@@ -1,12 +1,16 @@
 //! The only module that reads the machine's randomness.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Randomness, passed in.
 pub trait Random: Send + Sync + 'static {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
+
+    /// 128 random bits; a source that can draw them at once may.
+    fn next_u128(&self) -> u128 {
+        u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
+    }
 }
 
 /// Randomness to share.
@@ -29,6 +33,13 @@ impl Random for SystemRandom {
         // The kernel's source fails only before it is seeded at early boot; nothing of ours can run
         // safely without nonces then.
         getrandom::u64().expect("the operating system has randomness")
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the source of randomness")]
+    fn next_u128(&self) -> u128 {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the operating system has randomness");
+        u128::from_ne_bytes(bytes)
     }
 }
 
@@ -62,9 +73,7 @@ pub fn below(random: &dyn Random, bound: u64) -> u64 {
 
 /// A nonce of 128 bits in hexadecimal.
 pub fn nonce(random: &dyn Random) -> String {
-    let mut text = String::with_capacity(32);
-    let _ = write!(text, "{:016x}{:016x}", random.next_u64(), random.next_u64());
-    text
+    format!("{:032x}", random.next_u128())
 }
 
 #[cfg(test)]

@@ -102,8 +102,8 @@ async fn an_acquisition_nobody_heard_of_is_resumed(ctx: Context) -> Result<(), F
 async fn one_owner_that_waits_twice_has_one_lease(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("twice")?;
     let holder = ctx.coordinator("holder").await?;
-    let lease = holder.acquire(&scope, &terms(&ctx)).await?;
     let long = ctx.ttl_of(Duration::from_secs(60));
+    let lease = holder.acquire(&scope, &terms(&ctx).ttl(long)).await?;
     let mine = on_behalf(&ctx, "client")?.ttl(long).resume().wait_forever();
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let mut waiting = Vec::new();

@@ -94,7 +94,7 @@ pub fn lease_key(scope: &Scope) -> Key {
 
 /// The id of something that belongs to one acquisition or waiter of a lease or line.
 pub(crate) fn tagged(id: &str, nonce: &str) -> String {
-    format!("{id}#{nonce}")
+    [id, "#", nonce].concat()
 }
 
 /// What [`tagged`] put together.

@@ -88,7 +88,11 @@ impl Feed {
 
     /// Adds batches in revision order; those already published are passed over. The caller makes
     /// sure that nothing between the old head and these batches is left out.
-    pub fn publish(&self, batches: impl IntoIterator<Item = Arc<Batch>>) {
+    ///
+    /// Returns what the ring had no room for any more, so that a caller who holds a lock can drop it
+    /// afterwards.
+    pub fn publish(&self, batches: impl IntoIterator<Item = Arc<Batch>>) -> Vec<Arc<Batch>> {
+        let mut evicted = Vec::new();
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let before = self.head();
         let mut head = before;
@@ -103,11 +107,18 @@ impl Feed {
             let Some(oldest) = ring.batches.pop_front() else { break };
             ring.bytes -= oldest.size();
             ring.floor = oldest.revision;
+            evicted.push(oldest);
         }
-        // Sent under the lock, so that the head never falls behind what the ring holds.
+        // Sent under the lock, so that the head never falls behind what the ring holds. Whoever
+        // subscribes from here on looks into the ring after us, and needs no wake-up.
         if head > before {
-            self.head.send_replace(head);
+            let watched = self.head.receiver_count() > 0;
+            self.head.send_if_modified(|last| {
+                *last = head;
+                watched
+            });
         }
+        evicted
     }
 
     /// Gives up on what the ring holds: everything up to `head` is history from now on. For whoever

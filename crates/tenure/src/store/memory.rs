@@ -206,10 +206,15 @@ impl Backend for MemoryStore {
             state.extend(key, *expires_at_ms);
         }
         // Published under the lock, so that the feed's order is the commits' order.
-        inner.feed.publish(decision.steps.iter().map(Step::batch));
-        if !state.expiries.is_empty() {
+        let evicted = inner.feed.publish(decision.steps.iter().map(Step::batch));
+        let mortal = !state.expiries.is_empty();
+        if mortal {
             inner.sweep(&mut state, now, SWEEP_AT_ONCE);
-            drop(state);
+        }
+        // Others wait for the lock, and nothing that is freed from here on needs it.
+        drop(state);
+        drop(evicted);
+        if mortal {
             inner.expiry_changed.notify_one();
         }
         Ok(decision.committed)
