@@ -23,13 +23,13 @@ use tower::ServiceExt;
 
 use crate::api::Api;
 use crate::auth::{Authenticator, Peer, browser};
+use crate::limits::Room;
 use crate::metrics::{self, Metrics};
+use crate::prompt::{Begun, Prompt};
 use crate::ready::Readiness;
-use crate::{Fault, ServerLimits, Shutdown, grpc, http};
+use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http};
 
-/// A handshake that takes longer is given up.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// An HTTP/1 connection that asks for nothing is closed after this long: later than clients that renew on
+/// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that renew on
 /// it now and then, so that they do not meet its end.
 const IDLE: Duration = Duration::from_secs(75);
 /// Whether the other end of a quiet connection is still there is asked this often.
@@ -99,7 +99,7 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Gate { authenticator: self.authenticator };
+        let gate = Gate { authenticator: self.authenticator, room: Arc::clone(api.room()) };
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
@@ -166,10 +166,10 @@ impl Server {
             let (router, acceptor) = (self.router.clone(), acceptor.clone());
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
-            let cut = cut.0.clone();
+            let (cut, within) = (cut.0.clone(), limits.header_timeout);
             tokio::spawn(async move {
                 let _place = (place, counted);
-                let served = connection(stream, address, acceptor, router, watcher);
+                let served = connection(stream, address, acceptor, within, router, watcher);
                 if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -202,6 +202,7 @@ async fn connection(
     stream: TcpStream,
     address: std::net::SocketAddr,
     acceptor: Option<TlsAcceptor>,
+    within: Duration,
     router: Router,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), Failure> {
@@ -215,11 +216,13 @@ async fn connection(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
+    let begun = Begun::default();
     let serve = |router: Router, certificate| {
-        let peer = Peer { address, certificate };
+        let (peer, begun) = (Peer { address, certificate }, begun.clone());
         // Not a layer: that would wrap every route anew for every connection.
         TowerToHyperService::new(router.map_request(
             move |mut request: ::http::Request<Incoming>| {
+                begun.set();
                 request.extensions_mut().insert(peer.clone());
                 request
             },
@@ -228,15 +231,15 @@ async fn connection(
     match acceptor {
         None => {
             let service = serve(router, None);
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Prompt::new(stream, begun, within));
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
         Some(acceptor) => {
-            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            let stream = tokio::time::timeout(within, acceptor.accept(stream)).await??;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
             let service = serve(router, certificate.map(|cert| cert.into_owned()));
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Prompt::new(stream, begun, within));
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }
@@ -245,6 +248,7 @@ async fn connection(
 /// What every request passes.
 struct Gate {
     authenticator: Authenticator,
+    room: Arc<Room>,
 }
 
 /// Finds out who asks, for whoever works on the request.
@@ -260,7 +264,7 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
             // Whoever works on it needs no secrets, and so cannot log any.
             request.headers_mut().remove(::http::header::AUTHORIZATION);
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            next.run(arriving::within(request, &gate.room)).await
         }
         Err(fault) => refuse(&request, fault),
     }
