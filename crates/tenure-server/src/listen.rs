@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::Api;
+use crate::auth::tls::ServerTls;
 use crate::auth::{Authenticator, Peer, browser};
 use crate::limits::Room;
 use crate::metrics::{self, Metrics};
@@ -50,7 +51,7 @@ pub struct Builder {
     store: Store,
     limits: ServerLimits,
     authenticator: Authenticator,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<ServerTls>,
     shutdown: Shutdown,
     grace: Duration,
 }
@@ -72,8 +73,8 @@ impl Builder {
 
     /// Speaks TLS only.
     #[must_use]
-    pub fn tls(mut self, tls: rustls::ServerConfig) -> Self {
-        self.tls = Some(Arc::new(tls));
+    pub fn tls(mut self, tls: ServerTls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -119,7 +120,7 @@ pub struct Server {
     router: Router,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<ServerTls>,
     grace: Duration,
 }
 
@@ -150,7 +151,6 @@ impl Server {
         let looking = tokio::spawn(self.readiness.clone().run());
         // Ends what does not end by itself, also when this is dropped.
         let cut = Cut::default();
-        let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
@@ -163,7 +163,8 @@ impl Server {
             // Whoever comes when all places are taken is turned away, not kept waiting.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let (router, acceptor) = (self.router.clone(), acceptor.clone());
+            let router = self.router.clone();
+            let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
             let (cut, within) = (cut.0.clone(), limits.header_timeout);
