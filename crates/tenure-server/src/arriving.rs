@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use axum::BoxError;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use hyper::body::{Frame, SizeHint};
 use tenure::Error;
 use tokio::time::Sleep;
@@ -25,7 +25,13 @@ const STREAMS: [&str; 2] = ["/tenure.v1.Leases/Session", "/tenure.v1.Store/Excha
 /// Reflection talks back and forth, too.
 const REFLECTION: &str = "/grpc.reflection.";
 
-/// The request with a body that arrives in time and within the room there is.
+/// The request with a body that arrives in time and within the room there is. For a layer, and for
+/// whoever has found out first who asks.
+pub(crate) async fn in_time(State(room): State<Arc<Room>>, request: Request) -> Request {
+    within(request, &room)
+}
+
+/// The same.
 pub(crate) fn within(request: Request, room: &Arc<Room>) -> Request {
     let path = request.uri().path();
     if request.body().is_end_stream() || STREAMS.contains(&path) || path.starts_with(REFLECTION) {

@@ -103,7 +103,9 @@ impl Builder {
         let gate = Gate { authenticator: self.authenticator, room: Arc::clone(api.room()) };
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let health = health.layer(in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))
             .layer(middleware::from_fn_with_state(Arc::new(gate), admit))

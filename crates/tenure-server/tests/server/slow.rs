@@ -19,6 +19,7 @@ use crate::auth::rig::Ca;
 use crate::serving::{SOON, Serving, eventually};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const GET: &str = "tenure.v1.Store/Get";
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: tenure\r\n\r\n";
 /// How long a connection has to begin in these tests.
 const WITHIN: Duration = Duration::from_millis(400);
@@ -126,7 +127,7 @@ async fn an_idle_connection_that_has_begun_is_left_alone() -> Result<()> {
     ensure!(ask(&mut plain).await?);
     for _ in 0..2 {
         tokio::time::sleep(3 * WITHIN).await;
-        let answer = calls.call("Get", &get().encode_to_vec(), None).await?;
+        let answer = calls.call(GET, &get().encode_to_vec(), None).await?;
         ensure!(answer == 0, "status {answer}");
         ensure!(ask(&mut plain).await?);
     }
@@ -151,9 +152,9 @@ impl Calls {
         Ok(Self { client, address })
     }
 
-    /// Calls the store, and tells the status. Of the message, only so many bytes are ever sent.
+    /// Calls something, and tells the status. Of the message, only so many bytes are ever sent.
     async fn call(&self, method: &str, message: &[u8], only: Option<usize>) -> Result<i32> {
-        let uri = format!("http://{}/tenure.v1.Store/{method}", self.address);
+        let uri = format!("http://{}/{method}", self.address);
         let request = http::Request::post(uri)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
@@ -215,10 +216,10 @@ async fn no_more_bodies_are_waited_for_than_there_is_room_for() -> Result<()> {
     ensure!(told.starts_with("HTTP/1.1 429") && told.contains("bodies"), "{told}");
     let calls = Calls::open(server.address).await?;
     let message = get().encode_to_vec();
-    ensure!(calls.call("Get", &message, Some(4)).await? == tonic::Code::ResourceExhausted as i32);
+    ensure!(calls.call(GET, &message, Some(4)).await? == tonic::Code::ResourceExhausted as i32);
     // What needs no body, or brings it along, is served.
     ensure!(ask(&mut TcpStream::connect(server.address).await?).await?);
-    ensure!(calls.call("Get", &message, None).await? == 0);
+    ensure!(calls.call(GET, &message, None).await? == 0);
     drop(waiting);
     eventually("there is room for another", || async {
         let mut stream = half(server.address).await?;
@@ -235,7 +236,10 @@ async fn a_body_that_does_not_arrive_has_its_time() -> Result<()> {
     let told = answer(&mut half(server.address).await?).await?;
     ensure!(told.starts_with("HTTP/1.1 400") && told.contains("did not arrive"), "{told}");
     let calls = Calls::open(server.address).await?;
-    let told = calls.call("Get", &get().encode_to_vec(), Some(4)).await?;
-    ensure!(told == tonic::Code::InvalidArgument as i32, "status {told}");
+    // Also where nobody is asked who they are.
+    for method in [GET, "grpc.health.v1.Health/Check"] {
+        let told = calls.call(method, &get().encode_to_vec(), Some(4)).await?;
+        ensure!(told == tonic::Code::InvalidArgument as i32, "{method}: status {told}");
+    }
     Ok(())
 }
