@@ -10,6 +10,7 @@ import pytest
 
 import tenure
 from conftest import PATIENCE, Server
+from tenure import _lookout
 
 TTL = 1.5
 
@@ -228,6 +229,30 @@ async def test_a_wait_that_is_cancelled_leaves_nothing_behind(
     await lease.release()
     again = await aclient.lease(scope)
     await again.release()
+
+
+async def test_a_wait_leaves_a_frozen_replica_for_another(
+    servers: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lookout, "EVERY", 0.2)
+    first, second = servers(), servers()
+    async with (
+        tenure.AsyncClient(second.url, name="one") as client,
+        tenure.AsyncClient([first.url, second.url], name="two", timeout=1) as other,
+    ):
+        lease = await client.lease("a.b/c", ttl=30)
+        waiting = asyncio.create_task(other.lease("a.b/c", ttl=30, wait=tenure.FOREVER).acquire())
+        await eventually(lambda: waits(client, "a.b/c"), "the wait")
+        first.freeze()
+
+        async def waits_elsewhere() -> bool:
+            return len((await client.leases.show("a.b/c")).waiters) == 2
+
+        await eventually(waits_elsewhere, "the wait at the other one")
+        await lease.release()
+        held = await asyncio.wait_for(waiting, PATIENCE)
+        held.check()
+        await held.release()
 
 
 async def test_a_wait_that_is_cancelled_as_it_is_granted_leaves_nothing_behind(

@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from conftest import PATIENCE, Server, eventually
-from tenure import _keeper, _leases
+from tenure import _keeper, _leases, _lookout
 
 TTL = 1.5
 """Short, for tests that wait for a life to pass; long enough for a machine that is busy with others."""
@@ -266,6 +266,72 @@ def test_a_frozen_replica_is_left_for_another(servers: Callable[[], Server]) -> 
         before = lease._tenure.valid_until
         eventually(lambda: lease._tenure.valid_until > before, "a renewal at the other replica")
         lease.check()
+
+
+def test_a_wait_leaves_a_frozen_replica_for_another(
+    servers: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lookout, "EVERY", 0.2)
+    first, second = servers(), servers()
+    with (
+        tenure.Client(second.url, name="one") as client,
+        tenure.Client([first.url, second.url], name="two", timeout=1) as other,
+    ):
+        with client.lease("a.b/c", ttl=30) as lease:
+            waiting = Waiting(other.lease("a.b/c", ttl=6, wait=tenure.FOREVER))
+            eventually(lambda: waits(client, "a.b/c", "two"))
+            first.freeze()
+            eventually(lambda: len(client.leases.show("a.b/c").waiters) == 2, "the wait at the other one")
+        assert waiting.held.wait(PATIENCE)
+        # The one that wakes up finds that its waiter is served, and takes nothing from it.
+        first.thaw()
+        before = waiting.lease._tenure.valid_until
+        eventually(lambda: waiting.lease._tenure.valid_until > before, "a renewal")
+        holder = client.leases.show("a.b/c").holder
+        assert holder is not None
+        assert (holder.holder, holder.token) == (waiting.lease.owner, waiting.lease.token)
+        assert holder.token > lease.token
+        waiting.end()
+
+
+def test_a_wait_at_a_frozen_server_is_resolved_when_it_wakes_up(
+    servers: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lookout, "EVERY", 0.2)
+    server = servers()
+    with (
+        tenure.Client(server.url, name="one") as client,
+        tenure.Client(server.url, name="two", timeout=1) as other,
+    ):
+        lease = client.lease("a.b/c", ttl=TTL).acquire()
+        waiting = Waiting(other.lease("a.b/c", ttl=6, wait=tenure.FOREVER))
+        eventually(lambda: waits(client, "a.b/c", "two"))
+        server.freeze()
+        # By now the server may have granted it to a request that nobody listens to.
+        assert lease.lost.wait(PATIENCE)
+        server.thaw()
+        assert waiting.held.wait(PATIENCE)
+        waiting.lease.check()
+        holder = client.leases.show("a.b/c").holder
+        assert holder is not None
+        assert (holder.holder, holder.token) == (waiting.lease.owner, waiting.lease.token)
+        waiting.end()
+        eventually(lambda: client.leases.show("a.b/c").holder is None, "nothing is left behind")
+        assert not client.leases.show("a.b/c").waiters
+
+
+def test_a_client_that_is_closed_waits_for_nothing(
+    client: tenure.Client, shared: Server, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lookout, "EVERY", 0.2)
+    other = tenure.Client(shared.url, name="two")
+    with client.lease(scope):
+        waiting = Waiting(other.lease(scope, wait=tenure.FOREVER))
+        eventually(lambda: waits(client, scope, "two"))
+        other.close()
+        assert waiting.held.wait(PATIENCE)
+        assert isinstance(waiting.error, RuntimeError)
+        eventually(lambda: not waits(client, scope, "two"))
 
 
 def test_no_server(servers: Callable[[], Server]) -> None:

@@ -23,7 +23,7 @@ def test_defaults() -> None:
 
 
 def test_the_environment_and_what_is_given_before_it() -> None:
-    env = {"TENURE_SERVER": "https://a:1/, https://b:2", "TENURE_TOKEN": "secret\n", "TENURE_NAME": "me"}
+    env = {"TENURE_SERVER": "https://a:1/, https://b:2", "TENURE_BEARER": "secret\n", "TENURE_NAME": "me"}
     settings = find(env=env)
     assert settings.servers.urls == ("https://a:1", "https://b:2")
     assert settings.headers() == {"Authorization": "Bearer secret"}

@@ -60,7 +60,7 @@ pub(crate) enum Command {
     /// Follow what happens to leases.
     Watch {
         /// Only scopes that start with this.
-        #[arg(default_value = "")]
+        #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
         /// End after so many events.
         #[arg(long)]

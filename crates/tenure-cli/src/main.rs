@@ -2,10 +2,12 @@
 
 mod duration;
 mod elect;
+mod examples;
 mod exit;
 mod follow;
 mod json;
 mod lease;
+mod manual;
 mod object;
 mod progress;
 mod run;
@@ -19,14 +21,19 @@ mod token;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Who holds what, until when?
 ///
 /// Leases, slots, leader election and versioned objects on the store you already run; one SQLite file
 /// by default.
+///
+/// A lease is held on a scope: `billing.nightly/close` is the key `close` in the namespace
+/// `billing.nightly`. A group of slots, of which so many may be held at once, is a namespace. Whoever
+/// holds has a token, a number greater than that of every holder before it: what is written to can
+/// refuse whoever comes late. To hold something around a command, `tenure run`.
 #[derive(Parser)]
-#[command(name = "tenure", version, after_long_help = exit::HELP, max_term_width = 100)]
+#[command(name = "tenure", version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -37,18 +44,27 @@ enum Command {
     Run(run::Arguments),
     Serve(serve::Arguments),
     /// See who holds what and who waits for it; end somebody's tenure.
+    ///
+    /// To hold a lease, `tenure run SCOPE -- COMMAND`.
     #[command(subcommand)]
     Lease(lease::Command),
     /// See and resize groups of slots.
+    ///
+    /// To hold a slot, `tenure run GROUP --slots N -- COMMAND`.
     #[command(subcommand)]
     Slots(slots::Command),
     /// See who leads.
+    ///
+    /// To lead is to hold the scope of the election: `tenure run SCOPE -- COMMAND`.
     #[command(subcommand)]
     Elect(elect::Command),
     /// Look at a store: what it promises, whether it keeps its promises, migrations.
     #[command(subcommand)]
     Store(store::Command),
     /// Read, write and watch versioned objects.
+    ///
+    /// An object has a kind and an id, a payload, and perhaps a name, labels and a life. Its version counts
+    /// its changes; a revision counts those of the whole store, and says where a watch may begin.
     #[command(subcommand)]
     Object(object::Command),
     Token(token::Arguments),
@@ -57,6 +73,7 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    Man(manual::Arguments),
     /// Becomes the command of `run`.
     #[command(hide = true)]
     RunIt {
@@ -69,7 +86,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Arguments::parse().command {
+    let command = match arguments().command {
         // They need neither a store nor a runtime, and must be quick.
         Command::RunIt { command } => return run::become_command(&command),
         Command::RunGuard(arguments) => return arguments.run(),
@@ -98,6 +115,7 @@ fn main() -> ExitCode {
             Command::Run(arguments) => arguments.run().await,
             Command::Serve(arguments) => arguments.run().await,
             Command::Token(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(command_line()),
             Command::Lease(command) => command.run().await,
             Command::Slots(command) => command.run().await,
             Command::Elect(command) => command.run().await,
@@ -120,18 +138,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// Everything that can be asked for, with the manual.
+fn command_line() -> clap::Command {
+    manual::complete(Arguments::command())
+}
+
+fn arguments() -> Arguments {
+    let given = command_line().get_matches();
+    Arguments::from_arg_matches(&given).unwrap_or_else(|error| error.exit())
+}
+
 fn completions(shell: clap_complete::Shell) -> ExitCode {
-    let mut command = <Arguments as clap::CommandFactory>::command();
+    let mut command = command_line();
     clap_complete::generate(shell, &mut command, "tenure", &mut std::io::stdout());
     ExitCode::SUCCESS
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     #[test]
     fn the_command_line_is_consistent() {
-        super::Arguments::command().debug_assert();
+        super::command_line().debug_assert();
     }
 }

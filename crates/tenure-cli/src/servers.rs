@@ -9,7 +9,7 @@ use tenure_client::{Options, ServerStore};
 /// How to show a server who we are, besides what the environment says.
 #[derive(clap::Args, Clone, Default)]
 pub(crate) struct Login {
-    /// The file with the token to show to the server [env: TENURE_TOKEN, the token itself].
+    /// The file with the token to show to the server [env: TENURE_BEARER, the token itself].
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     bearer_file: Option<PathBuf>,
     /// The authority that signed the server's certificate, if it is not one of the system's.
@@ -52,7 +52,7 @@ impl Login {
         let mut options = Options::new(url)?;
         let token = match &self.bearer_file {
             Some(path) => Some(text(path)?),
-            None => std::env::var("TENURE_TOKEN").ok(),
+            None => std::env::var("TENURE_BEARER").ok(),
         };
         if let Some(token) = token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
             options = options.token(token);

@@ -19,7 +19,7 @@ pub(crate) enum Command {
     ///
     /// Runs every behaviour of the contract that the store declares, with races between tasks,
     /// threads and processes and with injected faults. It works beside other data: it uses kinds
-    /// named check-… and removes them again. Ends with `N passed, N failed`.
+    /// named check-… and removes them again. It takes about a minute and ends with `N passed, N failed`.
     Check {
         /// The store.
         #[arg(help = stores::HELP)]

@@ -18,12 +18,15 @@ use crate::servers::Login;
 /// Said wherever a person may choose.
 macro_rules! kinds {
     () => {
-        "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET, kubernetes://NAMESPACE, or http://HOST:PORT of a server"
+        "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, nats://HOST/BUCKET, kubernetes://NAMESPACE"
     };
 }
-pub(crate) const HELP: &str = kinds!();
+pub(crate) const HELP: &str = concat!("The store: ", kinds!(), ", or http://HOST:PORT of a server");
 const HELP_ENV: &str =
-    concat!(kinds!(), " [env: TENURE_STORE] [default: a SQLite file of this user]");
+    concat!("The store: ", kinds!(), " [env: TENURE_STORE] [default: a SQLite file of this user]");
+/// Of a server, which serves no other one.
+pub(crate) const HELP_SERVE: &str =
+    concat!("The store: ", kinds!(), " [default: a SQLite file of this user]");
 
 /// `--store` and `--server` of every command that works on a store.
 #[derive(clap::Args)]
@@ -102,7 +105,7 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("http" | "https", _)) => Login::from_env().open(url).await,
         _ => Err(Error::invalid(
             format!("store {:?}", redacted(url)),
-            concat!("a store is ", kinds!()),
+            concat!("a store is ", kinds!(), ", or http://HOST:PORT of a server"),
         )),
     }
 }

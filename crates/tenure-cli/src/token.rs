@@ -18,6 +18,10 @@ pub(crate) struct Arguments {
     tenant: Option<String>,
     /// What it may do, for instance `leases:hold:billing.*` or `objects:read:order/*`; may be given several
     /// times.
+    ///
+    /// ACTION:RESOURCE, or `*` for everything. leases:hold, leases:read and leases:revoke name a scope,
+    /// slots:resize a group, objects:read and objects:write KIND/ID; server:observe, for metrics, names
+    /// nothing. A resource may end in `*`.
     #[arg(long = "may", value_name = "PERMISSION", required = true)]
     may: Vec<String>,
 }

@@ -9,7 +9,7 @@ use tonic::{Code, ConnectError, Status};
 use crate::BACKEND;
 
 /// What whoever is not let in can do about it.
-const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it from TENURE_TOKEN)";
+const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it from TENURE_BEARER)";
 
 /// Why a call has no answer.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@
 //! and a client that loses one goes on at another.
 
 pub mod api;
+mod arriving;
 pub mod auth;
 mod fault;
 pub mod grpc;
@@ -16,6 +17,7 @@ pub mod http;
 mod limits;
 mod listen;
 mod metrics;
+mod prompt;
 mod ready;
 mod shutdown;
 

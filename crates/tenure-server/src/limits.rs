@@ -12,7 +12,8 @@ use crate::Fault;
 /// Limits of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Requests that are being worked on, of all clients together; waits and streams not counted.
+    /// Requests that are being worked on, of all clients together; waits and streams not counted. As many
+    /// more may be on their way, with a body that has not arrived.
     pub requests: usize,
     /// Open streams (watches, sessions, exchanges) of one client.
     pub streams_per_client: usize,
@@ -28,8 +29,10 @@ pub struct ServerLimits {
     pub message_bytes: usize,
     /// The longest wait that is granted; longer ones are cut and answered as if they were over.
     pub wait_max: Duration,
-    /// How long a request may take, waits apart.
+    /// How long a request may take, waits apart, and its body to arrive.
     pub request_timeout: Duration,
+    /// How long a connection has for its first request, and for the handshake of TLS before that.
+    pub header_timeout: Duration,
 }
 
 impl Default for ServerLimits {
@@ -44,6 +47,7 @@ impl Default for ServerLimits {
             message_bytes: 8 * 1024 * 1024,
             wait_max: Duration::from_secs(3600),
             request_timeout: Duration::from_secs(15),
+            header_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -56,6 +60,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Room {
     limits: ServerLimits,
     requests: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     waiters: Arc<Semaphore>,
     clients: Mutex<HashMap<(Use, Arc<str>), usize>>,
@@ -82,6 +87,7 @@ impl Room {
     pub fn new(limits: ServerLimits) -> Arc<Self> {
         Arc::new(Self {
             requests: Arc::new(Semaphore::new(limits.requests)),
+            bodies: Arc::new(Semaphore::new(limits.requests)),
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiters: Arc::new(Semaphore::new(limits.waiters)),
             limits,
@@ -105,6 +111,13 @@ impl Room {
     /// Room for one request.
     pub fn request(&self) -> Result<Taken, Fault> {
         let permit = take(&self.requests, "the server works on as many requests as it can")?;
+        Ok(Taken { _permit: permit, client: None })
+    }
+
+    /// Room for a request whose body has not arrived yet.
+    pub fn body(&self) -> Result<Taken, Fault> {
+        let permit =
+            take(&self.bodies, "the server waits for the bodies of as many requests as it can")?;
         Ok(Taken { _permit: permit, client: None })
     }
 

@@ -22,14 +22,15 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::Api;
+use crate::auth::tls::ServerTls;
 use crate::auth::{Authenticator, Peer, browser};
+use crate::limits::Room;
 use crate::metrics::{self, Metrics};
+use crate::prompt::{Begun, Prompt};
 use crate::ready::Readiness;
-use crate::{Fault, ServerLimits, Shutdown, grpc, http};
+use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http};
 
-/// A handshake that takes longer is given up.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// An HTTP/1 connection that asks for nothing is closed after this long: later than clients that renew on
+/// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that renew on
 /// it now and then, so that they do not meet its end.
 const IDLE: Duration = Duration::from_secs(75);
 /// Whether the other end of a quiet connection is still there is asked this often.
@@ -50,7 +51,7 @@ pub struct Builder {
     store: Store,
     limits: ServerLimits,
     authenticator: Authenticator,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<ServerTls>,
     shutdown: Shutdown,
     grace: Duration,
 }
@@ -72,8 +73,8 @@ impl Builder {
 
     /// Speaks TLS only.
     #[must_use]
-    pub fn tls(mut self, tls: rustls::ServerConfig) -> Self {
-        self.tls = Some(Arc::new(tls));
+    pub fn tls(mut self, tls: ServerTls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -99,10 +100,12 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Gate { authenticator: self.authenticator };
+        let gate = Gate { authenticator: self.authenticator, room: Arc::clone(api.room()) };
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let health = health.layer(in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))
             .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
@@ -119,7 +122,7 @@ pub struct Server {
     router: Router,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<ServerTls>,
     grace: Duration,
 }
 
@@ -150,7 +153,6 @@ impl Server {
         let looking = tokio::spawn(self.readiness.clone().run());
         // Ends what does not end by itself, also when this is dropped.
         let cut = Cut::default();
-        let acceptor = self.tls.clone().map(TlsAcceptor::from);
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
@@ -163,13 +165,14 @@ impl Server {
             // Whoever comes when all places are taken is turned away, not kept waiting.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let (router, acceptor) = (self.router.clone(), acceptor.clone());
+            let router = self.router.clone();
+            let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
-            let cut = cut.0.clone();
+            let (cut, within) = (cut.0.clone(), limits.header_timeout);
             tokio::spawn(async move {
                 let _place = (place, counted);
-                let served = connection(stream, address, acceptor, router, watcher);
+                let served = connection(stream, address, acceptor, within, router, watcher);
                 if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -202,6 +205,7 @@ async fn connection(
     stream: TcpStream,
     address: std::net::SocketAddr,
     acceptor: Option<TlsAcceptor>,
+    within: Duration,
     router: Router,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), Failure> {
@@ -215,11 +219,13 @@ async fn connection(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
+    let begun = Begun::default();
     let serve = |router: Router, certificate| {
-        let peer = Peer { address, certificate };
+        let (peer, begun) = (Peer { address, certificate }, begun.clone());
         // Not a layer: that would wrap every route anew for every connection.
         TowerToHyperService::new(router.map_request(
             move |mut request: ::http::Request<Incoming>| {
+                begun.set();
                 request.extensions_mut().insert(peer.clone());
                 request
             },
@@ -228,15 +234,15 @@ async fn connection(
     match acceptor {
         None => {
             let service = serve(router, None);
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Prompt::new(stream, begun, within));
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
         Some(acceptor) => {
-            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            let stream = tokio::time::timeout(within, acceptor.accept(stream)).await??;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
             let service = serve(router, certificate.map(|cert| cert.into_owned()));
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Prompt::new(stream, begun, within));
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }
@@ -245,6 +251,7 @@ async fn connection(
 /// What every request passes.
 struct Gate {
     authenticator: Authenticator,
+    room: Arc<Room>,
 }
 
 /// Finds out who asks, for whoever works on the request.
@@ -260,7 +267,7 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
             // Whoever works on it needs no secrets, and so cannot log any.
             request.headers_mut().remove(::http::header::AUTHORIZATION);
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            next.run(arriving::within(request, &gate.room)).await
         }
         Err(fault) => refuse(&request, fault),
     }

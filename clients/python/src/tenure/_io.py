@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from . import _lookout
 from ._settings import Settings
 from ._streams import SILENCE, Subscription, ended
 from ._wire import Effect, Invoke, NoAnswer, NotSent, Program, Reply, Request, Send, Sleep, answer
@@ -102,7 +103,23 @@ class Io:
         if isinstance(effect, Invoke):
             return effect.function()
         with _translated():
+            if effect.request.waits > _lookout.EVERY:
+                return self._wait(effect)
             return _reply(self._http.request(**self._arguments(effect)))
+
+    def _wait(self, send: Send) -> Reply:
+        """A long wait, on a connection of its own that can be cut if the server is silent."""
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        patience = _timeout(self._settings, Request("GET", _lookout.QUESTION))
+        with self._connect() as http, _lookout.Lookout(self._http, send.server, patience) as lookout:
+            try:
+                extensions = {"trace": lookout.trace}
+                return _reply(http.request(**self._arguments(send), extensions=extensions))
+            except httpx.RequestError as error:
+                if lookout.silent:
+                    raise NoAnswer(_lookout.SILENT, timed_out=True) from error
+                raise
 
     def follow(self, subscription: Subscription[T]) -> Generator[T, None, None]:
         """Yields what a stream tells, and opens it again when it breaks."""
@@ -172,7 +189,31 @@ class AsyncIo:
             result = effect.function()
             return await result if inspect.isawaitable(result) else result
         with _translated():
+            if effect.request.waits > _lookout.EVERY:
+                return await self._wait(effect)
             return _reply(await self._http.request(**_arguments(self._settings, effect)))
+
+    async def _wait(self, send: Send) -> Reply:
+        """A long wait, given up if the server is silent."""
+        asking = asyncio.create_task(self._http.request(**_arguments(self._settings, send)))
+        try:
+            while not (await asyncio.wait({asking}, timeout=_lookout.EVERY))[0]:
+                if not await self._answers(send.server) and not asking.done():
+                    raise NoAnswer(_lookout.SILENT, timed_out=True)
+            return _reply(asking.result())
+        finally:
+            # Closes its connection, so that the server gives up the place in line.
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait({asking})
+
+    async def _answers(self, server: str) -> bool:
+        patience = _timeout(self._settings, Request("GET", _lookout.QUESTION))
+        try:
+            await self._http.get(server + _lookout.QUESTION, timeout=patience)
+        except httpx.RequestError:
+            return False
+        return True
 
     async def follow(self, subscription: Subscription[T]) -> AsyncGenerator[T, None]:
         """Yields what a stream tells, and opens it again when it breaks."""

@@ -48,7 +48,7 @@ class Settings:
             timeout=timeout,
             tls=_tls(ca, cert),
             # What comes from a file often ends with a line feed.
-            token=(token or environment.get("TENURE_TOKEN") or "").strip() or None,
+            token=(token or environment.get("TENURE_BEARER") or "").strip() or None,
         )
 
     def headers(self) -> dict[str, str]:

@@ -52,13 +52,13 @@ pub(crate) struct LsArguments {
     /// The kind.
     kind: String,
     /// Only ids that start with this.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
     /// Only the object with this name.
     #[arg(long)]
     name: Option<String>,
     /// Only labels like these, for instance `app=web,tier!=test,zone in (a,b),owner,!old`.
-    #[arg(long, short = 'l', default_value = "")]
+    #[arg(long, short = 'l', default_value = "", hide_default_value = true)]
     selector: Selector,
     /// At most so many.
     #[arg(long)]
@@ -93,7 +93,7 @@ pub(crate) struct WatchArguments {
     /// The kind; all kinds without it.
     kind: Option<String>,
     /// Only ids that start with this.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
     /// Everything after this revision instead of from now on.
     #[arg(long, value_name = "REVISION")]

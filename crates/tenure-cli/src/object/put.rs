@@ -32,7 +32,7 @@ pub(crate) struct PutArguments {
     #[arg(long = "label", short = 'l', value_name = "KEY=VALUE")]
     labels: Vec<String>,
     /// Lives this long, for instance 30s, 5m or 500ms.
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     ttl: Option<Duration>,
     /// Only if it is not there yet.
     #[arg(long, conflicts_with = "expect_version")]
@@ -40,7 +40,7 @@ pub(crate) struct PutArguments {
     /// Only if it has this version.
     #[arg(long, value_name = "VERSION")]
     expect_version: Option<u64>,
-    /// Only while this lease is held under this token.
+    /// Only while this lease is held under this token: lease/SCOPE@TOKEN.
     #[arg(long, value_name = "KIND/ID@TOKEN")]
     fenced_by: Option<String>,
     /// JSON for programs.

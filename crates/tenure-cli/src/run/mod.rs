@@ -42,25 +42,29 @@ const LOOK: Duration = Duration::from_millis(50);
 /// with TERM, then with KILL, before anybody else can hold the lease, even if the store cannot be
 /// reached or tenure itself is frozen. Its standard input is empty if it would be a terminal.
 #[derive(clap::Args)]
+#[command(override_usage = "tenure run [OPTIONS] <SCOPE> -- <COMMAND>...")]
 pub(crate) struct Arguments {
-    /// What to hold: `a.b/key`, or the group `a.b` with --slots.
+    /// What to hold, for instance `billing.nightly/close`; with --slots a group, for instance
+    /// `search.indexer`.
     scope: String,
-    /// One of so many slots of the group instead of a lease for one.
+    /// Take one of so many slots of a group. The first one says how many there are; `tenure slots resize`
+    /// changes it.
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
-    /// The life of the lease: how long it stays taken after a crash.
-    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    /// The life of the lease, for instance 10s, 5m or 500ms: how long it stays taken after a crash.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     ttl: Duration,
     /// Wait at most this long, 0 for not at all; without it as long as it takes.
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     wait: Option<Duration>,
     /// Between TERM and KILL if the lease is lost [default: a quarter of the life, at most 10s].
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
     /// The name others see [default: the host's].
     #[arg(long, env = "TENURE_NAME")]
     name: Option<String>,
-    /// Something to tell about the holder, for instance address=10.0.0.7:80.
+    /// Something to tell everybody about the holder, for instance address=10.0.0.7:80; may be given
+    /// several times.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     /// Say nothing but errors.

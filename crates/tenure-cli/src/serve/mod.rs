@@ -32,9 +32,14 @@ pub(crate) struct Arguments {
     #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// The store.
-    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP)]
+    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP_SERVE)]
     store: Option<String>,
     /// Settings in a TOML file; what is given here or in the environment wins.
+    ///
+    /// Its keys: listen, store, insecure, grace_ms; cert and key in [tls]; token_file in [auth]; issuer,
+    /// audience, jwks_url, jwks_file, hs256_secret_file and tenant_claim in [auth.jwt]; client_ca and
+    /// required in [auth.mtls]; and in [limits] connections, requests, streams, streams_per_client, waiters,
+    /// waiters_per_client, message_bytes, wait_max_ms, request_timeout_ms and header_timeout_ms.
     #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// The server's certificate, with the chain (PEM). Renewed ones are taken without a restart.
@@ -50,7 +55,7 @@ pub(crate) struct Arguments {
     #[arg(long, env = "TENURE_INSECURE")]
     insecure: bool,
     /// How long what was begun gets to finish at the end [default: 10s].
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
 }
 

@@ -50,6 +50,7 @@ pub(super) struct LimitSettings {
     message_bytes: Option<usize>,
     wait_max_ms: Option<u64>,
     request_timeout_ms: Option<u64>,
+    header_timeout_ms: Option<u64>,
 }
 
 impl Settings {
@@ -105,6 +106,9 @@ impl From<LimitSettings> for ServerLimits {
             request_timeout: set
                 .request_timeout_ms
                 .map_or(usual.request_timeout, Duration::from_millis),
+            header_timeout: set
+                .header_timeout_ms
+                .map_or(usual.header_timeout, Duration::from_millis),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod check;
 mod deploy;
 mod docs;
+mod manual;
 mod objects;
 mod run;
 mod serve;

@@ -62,7 +62,7 @@ fn send(child: &Child, signal: Signal) {
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.args(arguments);
-    for name in ["TENURE_STORE", "TENURE_SERVER", "TENURE_TOKEN", "TENURE_LOG"] {
+    for name in ["TENURE_STORE", "TENURE_SERVER", "TENURE_BEARER", "TENURE_LOG"] {
         command.env_remove(name);
     }
     command
@@ -133,16 +133,24 @@ fn a_token_that_was_made_is_let_in_and_does_what_it_may() {
     let file = folder.path().join("tokens.toml");
     std::fs::write(&file, ran(made).ok()).unwrap();
     let served = Served::start(&["--store", "memory:", "--token-file", file.to_str().unwrap()]);
-    served.tenure(&["lease", "ls"]).fails(6, "TENURE_TOKEN");
+    served.tenure(&["lease", "ls"]).fails(6, "TENURE_BEARER");
     let with = |arguments: &[&str]| {
         let mut command = command(arguments);
-        command.args(["--server", &served.url]).env("TENURE_TOKEN", &token);
+        command.args(["--server", &served.url]).env("TENURE_BEARER", &token);
         ran(command.output().unwrap())
     };
     with(&["lease", "show", "billing.nightly/close"]).ok();
     with(&["lease", "show", "search.indexer/x"]).fails(6, "leases:read");
     with(&["object", "put", "order", "1", "x"]).fails(6, "objects:write");
     with(&["object", "ls", "order"]).ok();
+    // What runs under a lease is told the lease's token, and still comes in with its own.
+    let lines =
+        "test \"$TENURE_TOKEN\" -gt 0 && \"$0\" lease show billing.nightly/close --server \"$1\"";
+    let mut nested = command(&["run", "billing.nightly/close", "--quiet", "--name", "me"]);
+    nested.args(["--server", &served.url, "--", "sh", "-c", lines]);
+    nested.args([env!("CARGO_BIN_EXE_tenure"), &served.url]).env("TENURE_BEARER", &token);
+    let told = ran(nested.output().unwrap()).ok();
+    assert!(told.contains("held by   me#"), "{told}");
 }
 
 #[test]

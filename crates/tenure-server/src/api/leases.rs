@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use tenure::Error;
 use tenure::lease::{
-    Deed, Election, LeaseEvent, LeaseInfo, Metadata, Namespace, Owner, ReleaseOutcome, Renewed,
-    Scope, Status, Terms, Wait,
+    Deed, Election, LeaseEvent, LeaseInfo, LeaseWatch, Metadata, Namespace, Owner, ReleaseOutcome,
+    Renewed, Scope, Status, Terms, Wait,
 };
 
 use super::View;
@@ -187,6 +187,16 @@ impl View {
     ) -> Result<BoxStream<'static, tenure::Result<LeaseEvent>>, Fault> {
         self.require(Action::LeasesRead, &format!("{prefix}*"))?;
         Ok(self.coordinator.watch(prefix, after).await?)
+    }
+
+    /// The same, commit by commit.
+    pub async fn watch_lease_batches(
+        &self,
+        prefix: &str,
+        after: Option<u64>,
+    ) -> Result<LeaseWatch, Fault> {
+        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
+        Ok(self.coordinator.watch_batches(prefix, after).await?)
     }
 
     /// Who leads.

@@ -18,8 +18,9 @@ use super::access::{check_subject, check_tenant};
 use super::keys::{KeySet, Missing};
 use super::permission::Permissions;
 use super::remote::Remote;
+use super::verified::Verified;
 use super::watched::Watched;
-use super::{Caller, JwtSettings, Refusal};
+use super::{Caller, JwtSettings, Refusal, tokens};
 
 /// How far clocks may disagree.
 const LEEWAY_SECONDS: u64 = 60;
@@ -30,6 +31,7 @@ type Claims = Map<String, Value>;
 pub(super) struct Jwt {
     settings: JwtSettings,
     keys: Keys,
+    verified: Verified,
     clock: SharedClock,
 }
 
@@ -51,11 +53,28 @@ impl Jwt {
             (None, None, Some(url)) => Keys::Remote(Remote::new(url, clock)?),
             _ => return Err(wrong("set one of hs256_secret_file, jwks_file and jwks_url")),
         };
-        Ok(Self { settings, keys, clock: Arc::clone(clock) })
+        Ok(Self { settings, keys, verified: Verified::default(), clock: Arc::clone(clock) })
     }
 
     /// Who was signed for.
     pub(super) async fn caller(&self, token: &str) -> std::result::Result<Caller, Refusal> {
+        let sum = tokens::sum(token);
+        if let Some((caller, keys)) = self.verified.find(&sum) {
+            if caller.still().is_ok() && Arc::ptr_eq(&keys, &self.current_keys().await?) {
+                return Ok(caller);
+            }
+            self.verified.forget(&sum);
+        }
+        let (caller, keys, until) = self.check(token).await?;
+        self.verified.keep(sum, &caller, keys, self.clock.uptime(), until);
+        Ok(caller)
+    }
+
+    /// Who was signed for, with which keys, and until when.
+    async fn check(
+        &self,
+        token: &str,
+    ) -> std::result::Result<(Caller, Arc<KeySet>, Duration), Refusal> {
         let Ok(header) = decode_header(token) else {
             return Err(Refusal::of("the token is neither listed nor a JWT that can be read"));
         };
@@ -80,16 +99,23 @@ impl Jwt {
         let tenant = self.tenant(&claims).map_err(known)?;
         let permissions = permissions(&claims).map_err(known)?;
         let until = self.until(&claims);
-        Ok(Caller::signed(subject, tenant, permissions, &self.clock, until))
+        let caller = Caller::signed(subject, tenant, permissions, &self.clock, until);
+        // It may be over by our clock since it was checked by the system's.
+        caller.still().map_err(|fault| Refusal { subject: Some(subject.into()), fault })?;
+        Ok((caller, keys, until))
+    }
+
+    async fn current_keys(&self) -> Result<Arc<KeySet>> {
+        match &self.keys {
+            Keys::File(file) => Ok(Arc::clone(&file.current())),
+            Keys::Remote(remote) => remote.keys().await,
+        }
     }
 
     /// The keys, or newer ones if there are any and the token needs them.
     async fn keys_for(&self, header: &Header) -> std::result::Result<Arc<KeySet>, Refusal> {
-        let remote = match &self.keys {
-            Keys::File(file) => return Ok(Arc::clone(&file.current())),
-            Keys::Remote(remote) => remote,
-        };
-        let keys = remote.keys().await?;
+        let keys = self.current_keys().await?;
+        let Keys::Remote(remote) = &self.keys else { return Ok(keys) };
         if !matches!(keys.find(header), Err(Missing::Unknown)) {
             return Ok(keys);
         }
@@ -175,5 +201,113 @@ fn permissions(claims: &Claims) -> std::result::Result<Permissions, String> {
         (None, Some(Value::String(words))) => Ok(Permissions::parse_known(words.split(' '))),
         (None, Some(_)) => Err("its scope is no text".into()),
         (None, None) => Ok(Permissions::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jsonwebtoken::jwk::Jwk;
+    use jsonwebtoken::{EncodingKey, encode, get_current_timestamp};
+    use tenure::clock::{Clock as _, ManualClock};
+
+    use super::*;
+    use crate::Fault;
+
+    struct World {
+        dir: tempfile::TempDir,
+        clock: ManualClock,
+        jwt: Jwt,
+        key: EncodingKey,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let pair = rcgen::KeyPair::generate().unwrap();
+            let key = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("keys");
+            std::fs::write(&path, document(&key)).unwrap();
+            let settings = JwtSettings {
+                issuer: "us".into(),
+                audience: "tenure".into(),
+                hs256_secret_file: None,
+                jwks_file: Some(path),
+                jwks_url: None,
+                tenant_claim: None,
+            };
+            let clock = ManualClock::new();
+            // The claims are checked by the system's clock: ours shows the same.
+            clock.step_wall(get_current_timestamp() as i64 * 1000 - clock.wall_ms());
+            let shared: SharedClock = Arc::new(clock.clone());
+            let jwt = Jwt::new(settings, &shared).unwrap();
+            Self { dir, clock, jwt, key }
+        }
+
+        fn token(&self, life: u64) -> String {
+            let claims = serde_json::json!({
+                "iss": "us", "aud": "tenure", "sub": "a", "permissions": ["*"],
+                "exp": get_current_timestamp() + life,
+            });
+            encode(&Header::new(Algorithm::ES256), &claims, &self.key).unwrap()
+        }
+
+        async fn refusal(&self, token: &str) -> String {
+            match self.jwt.caller(token).await.map_err(|refusal| refusal.fault) {
+                Err(Fault::Unauthenticated(reason)) => reason,
+                other => panic!("it was not refused: {other:?}"),
+            }
+        }
+    }
+
+    fn document(key: &EncodingKey) -> String {
+        let jwk = Jwk::from_encoding_key(key, Algorithm::ES256).unwrap();
+        serde_json::json!({ "keys": [jwk] }).to_string()
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_known_is_refused_once_it_is_over() {
+        let world = World::new();
+        let token = world.token(600);
+        for _ in 0..3 {
+            assert_eq!(world.jwt.caller(&token).await.ok().unwrap().subject(), "a");
+        }
+        assert!(world.jwt.verified.find(&tokens::sum(&token)).is_some());
+        world.clock.advance(Duration::from_secs(600 + LEEWAY_SECONDS + 1));
+        assert!(world.refusal(&token).await.contains("expired"));
+        assert!(world.jwt.verified.find(&tokens::sum(&token)).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_known_is_refused_once_its_key_is_gone() {
+        let world = World::new();
+        let token = world.token(600);
+        assert!(world.jwt.caller(&token).await.is_ok());
+        let other = World::new();
+        std::fs::write(world.dir.path().join("keys"), document(&other.key)).unwrap();
+        assert!(world.jwt.caller(&token).await.is_ok(), "looked again too soon");
+        world.clock.advance(super::super::watched::EVERY);
+        assert!(world.refusal(&token).await.contains("not signed by"));
+        // And let in again when it is back.
+        std::fs::write(world.dir.path().join("keys"), document(&world.key)).unwrap();
+        world.clock.advance(super::super::watched::EVERY);
+        assert!(world.jwt.caller(&token).await.is_ok());
+    }
+
+    #[tokio::test]
+    #[ignore = "a measurement, for people: cargo test --release -p tenure-server --lib -- --ignored --nocapture"]
+    async fn how_long_a_check_takes() {
+        const TIMES: u32 = 2_000;
+        let world = World::new();
+        let (token, clock) = (world.token(600), tenure::clock::SystemClock);
+        let began = clock.uptime();
+        for _ in 0..TIMES {
+            assert!(world.jwt.check(&token).await.is_ok());
+        }
+        let checked = clock.uptime();
+        for _ in 0..TIMES {
+            assert!(world.jwt.caller(&token).await.is_ok());
+        }
+        let known = clock.uptime() - checked;
+        println!("ES256: checked in {:?}, known in {:?}", (checked - began) / TIMES, known / TIMES);
     }
 }

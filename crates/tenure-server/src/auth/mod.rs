@@ -17,6 +17,7 @@ mod remote;
 mod settings;
 pub mod tls;
 pub mod tokens;
+mod verified;
 mod watched;
 
 pub use caller::{Action, Caller};

@@ -4,48 +4,100 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
 use tenure::clock::SystemClock;
 use tenure::{Error, Result};
 
 use super::MtlsSettings;
 use super::watched::Watched;
 
+/// TLS of a server, as its files have it now. Cheap to ask.
+pub struct ServerTls(Source);
+
+enum Source {
+    Fixed(Arc<ServerConfig>),
+    /// With a verifier of clients, which changes with the file of their issuers.
+    Clients(Watched<ServerConfig>),
+}
+
+impl ServerTls {
+    /// For the next connection. After a change of the client issuers it is another one, which resumes no
+    /// session of the one before: whoever is not trusted any more does not come in by what it had.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        match &self.0 {
+            Source::Fixed(config) => Arc::clone(config),
+            Source::Clients(watched) => watched.current(),
+        }
+    }
+}
+
 /// TLS 1.2 and 1.3 with this certificate (PEM, the whole chain, the server's own first) and its key,
-/// for HTTP/2 and HTTP/1.1. A renewed certificate is taken without a restart; new certificates in the
-/// file of client issuers are not.
+/// for HTTP/2 and HTTP/1.1. A renewed certificate is taken without a restart, and so are new issuers of
+/// client certificates.
 pub fn server_config(
     certificate: &Path,
     key: &Path,
     clients: Option<&MtlsSettings>,
-) -> Result<rustls::ServerConfig> {
+) -> Result<ServerTls> {
     let names = format!("certificate {} with key {}", certificate.display(), key.display());
     let load = move |files: &[Vec<u8>]| {
         certified(files).map_err(|reason| Error::invalid(names.clone(), reason))
     };
-    let resolver = Resolver(Watched::open(&[certificate, key], SystemClock::shared(), load)?);
-    let provider = provider();
-    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+    let clock = SystemClock::shared();
+    let resolver = Resolver(Watched::open(&[certificate, key], Arc::clone(&clock), load)?);
+    let resolver = Arc::new(resolver);
+    let Some(clients) = clients else {
+        return Ok(ServerTls(Source::Fixed(Arc::new(config(None, resolver)?))));
+    };
+    let (path, required) = (clients.client_ca.clone(), clients.required);
+    let name = format!("client CA file {}", path.display());
+    let load = move |files: &[Vec<u8>]| {
+        let issuers = files.first().map_or(&[][..], |file| file);
+        let verifier = verifier(issuers, required);
+        let verifier = verifier.map_err(|reason| Error::invalid(name.clone(), reason))?;
+        config(Some(verifier), Arc::clone(&resolver))
+    };
+    Ok(ServerTls(Source::Clients(Watched::open(&[&path], clock, load)?)))
+}
+
+fn config(
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    resolver: Arc<Resolver>,
+) -> Result<ServerConfig> {
+    let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::invalid("TLS", error.to_string()))?;
-    let builder = match clients {
+    let builder = match verifier {
         None => builder.with_no_client_auth(),
-        Some(clients) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots(clients)?, provider);
-            let verifier =
-                if clients.required { verifier } else { verifier.allow_unauthenticated() };
-            let wrong = |error: &dyn fmt::Display| bad_issuers(clients, error);
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(&error))?)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(resolver));
+    let mut config = builder.with_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// Believes certificates of these issuers (PEM).
+fn verifier(
+    issuers: &[u8],
+    required: bool,
+) -> std::result::Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for root in CertificateDer::pem_slice_iter(issuers) {
+        let root = root.map_err(|error| error.to_string())?;
+        roots.add(root).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() {
+        return Err("it has no certificate in PEM form".into());
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let verifier = if required { verifier } else { verifier.allow_unauthenticated() };
+    verifier.build().map_err(|error| error.to_string())
 }
 
 /// For what we fetch ourselves: whom this machine trusts, we trust.
@@ -83,24 +135,6 @@ fn certified(files: &[Vec<u8>]) -> std::result::Result<Arc<CertifiedKey>, String
     key.map(Arc::new).map_err(|error| format!("they do not go together: {error}"))
 }
 
-fn roots(clients: &MtlsSettings) -> Result<Arc<RootCertStore>> {
-    let wrong = |error: &dyn fmt::Display| bad_issuers(clients, error);
-    let mut roots = RootCertStore::empty();
-    let all = CertificateDer::pem_file_iter(&clients.client_ca).map_err(|error| wrong(&error))?;
-    for root in all {
-        let root = root.map_err(|error| wrong(&error))?;
-        roots.add(root).map_err(|error| wrong(&error))?;
-    }
-    if roots.is_empty() {
-        return Err(wrong(&"it has no certificate in PEM form"));
-    }
-    Ok(Arc::new(roots))
-}
-
-fn bad_issuers(clients: &MtlsSettings, error: &dyn fmt::Display) -> Error {
-    Error::invalid(format!("client CA file {}", clients.client_ca.display()), error.to_string())
-}
-
 /// The certificate as the files have it now.
 struct Resolver(Watched<Arc<CertifiedKey>>);
 
@@ -113,5 +147,15 @@ impl ResolvesServerCert for Resolver {
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    /// The names of files only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Fixed(_) => f.write_str("ServerTls"),
+            Source::Clients(watched) => write!(f, "ServerTls({watched:?})"),
+        }
     }
 }

@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 use tenure::lease::Wait;
 use tenure::{Error, Key};
 
-use crate::Fault;
 use crate::api::{Api, Asked, View};
 use crate::auth::Caller;
+use crate::{Fault, arriving};
 
 /// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
 /// busy sending does not hear.
@@ -96,28 +96,22 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, Fault> {
-        let limits = api.room().limits();
         let announced = request.headers().get(CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
         let asks_first = request.headers().contains_key(EXPECT);
-        let most = limits.message_bytes;
-        let reading = async {
-            let body = request.into_body();
-            match announced.filter(|announced| *announced > most) {
-                None => read(body, most).await,
-                Some(got) => {
-                    if !asks_first {
-                        hear_out(body).await;
-                    }
-                    Err(too_large(most, got))
+        let most = api.room().limits().message_bytes;
+        // It arrives in time or breaks off: see `arriving`.
+        let body = request.into_body();
+        let bytes = match announced.filter(|announced| *announced > most) {
+            None => read(body, most).await?,
+            Some(got) => {
+                if !asks_first {
+                    hear_out(body).await;
                 }
+                return Err(too_large(most, got));
             }
         };
-        let Ok(bytes) = tokio::time::timeout(limits.request_timeout, reading).await else {
-            let reason = format!("it did not arrive within {:?}", limits.request_timeout);
-            return Err(invalid("body", reason));
-        };
-        parse(&bytes?).map(Self)
+        parse(&bytes).map(Self)
     }
 }
 
@@ -125,7 +119,8 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
     match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(most, most + 1)),
-        Err(error) => Err(invalid("body", format!("it broke off: {error}"))),
+        Err(error) => Err(arriving::fault(error)
+            .unwrap_or_else(|reason| invalid("body", format!("it broke off: {reason}")))),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Leases: acquire, renew, release and everything about who holds what.
 
 use axum::response::Response;
+use axum::response::sse::Event;
 use futures::stream::StreamExt;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tenure::Error;
 use tenure::lease::{Deed, LeaseEvent, Metadata, Namespace};
@@ -225,24 +227,41 @@ struct EndedView<'a> {
 }
 
 /// What happens to leases, as a stream of events: `start`, then `held` with a lease and `ended` with
-/// its scope, at the end `error` or `leaving`.
+/// its scope, at the end `error` or `leaving`. The id of an event is the revision up to which all has
+/// been told; a store that keeps no history gives none, and a stream that broke begins anew.
 #[utoipa::path(get, path = "/v1/leases/watch", tag = "leases", operation_id = "watchLeases",
-    params(WatchParams),
+    params(WatchParams, ("last-event-id" = Option<u64>, Header, description = "Stands for `after`")),
     responses(
         (status = 200, content((LeaseView = "text/event-stream"))),
+        (status = 410, body = ErrorBody, description = "compacted: list again"),
+        (status = 501, body = ErrorBody, description = "unsupported: no history is kept"),
         (status = "default", body = ErrorBody)))]
-async fn watch(asker: Asker, Params(params): Params<WatchParams>) -> Result<Response, Fault> {
+async fn watch(
+    asker: Asker,
+    Params(params): Params<WatchParams>,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let after = sse::last_event(&headers)?.or(params.after);
     let room = asker.view.take(Use::Stream)?;
-    let events = asker.view.watch_leases(&params.prefix, params.after).await?;
-    let events = events.map(|event| {
-        Ok(match event? {
-            LeaseEvent::Held(info) => sse::event("held", &LeaseView::from(&info)),
-            LeaseEvent::Ended { id, cause: why, last } => {
-                let last = last.as_ref().map(LeaseView::from);
-                sse::event("ended", &EndedView { scope: &id, cause: cause(why), last })
-            }
-        })
+    let watch = asker.view.watch_lease_batches(&params.prefix, after).await?;
+    let start = sse::event("start", &Done {});
+    let revision = watch.start();
+    let commits = watch.map(|batch| {
+        let batch = batch?;
+        let events = batch.events.iter().map(event).collect();
+        Ok(sse::Told { revision: batch.revision, events })
     });
-    let start = futures::stream::once(async { Ok(sse::event("start", &Done {})) });
-    Ok(sse::stream(&asker.view, room, start.chain(events).boxed()))
+    let resumes = asker.view.store().capabilities().history.is_some();
+    let events = sse::watched(start, revision, resumes, commits);
+    Ok(sse::stream(&asker.view, room, events))
+}
+
+fn event(event: &LeaseEvent) -> Event {
+    match event {
+        LeaseEvent::Held(info) => sse::event("held", &LeaseView::from(info)),
+        LeaseEvent::Ended { id, cause: why, last } => {
+            let last = last.as_ref().map(LeaseView::from);
+            sse::event("ended", &EndedView { scope: id, cause: cause(*why), last })
+        }
+    }
 }

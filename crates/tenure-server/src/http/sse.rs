@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::{BoxStream, Stream, StreamExt};
+use http::HeaderMap;
 use serde::Serialize;
 
+use super::ask::invalid;
 use crate::Fault;
 use crate::api::View;
 use crate::limits::Taken;
@@ -23,6 +25,45 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
     // None of our types can fail to become JSON.
     let event = Event::default().event(name);
     event.json_data(data).unwrap_or_else(|_| Event::default().event("error").data("{}"))
+}
+
+/// What happened in one commit: its revision, and what to tell of it.
+pub(super) struct Told {
+    pub(super) revision: u64,
+    pub(super) events: Vec<Event>,
+}
+
+/// A watch as events. Where a client can go on from what it heard, its start and the last event of every
+/// commit have the revision as their id, which comes back as `Last-Event-ID`: whoever breaks off within
+/// a commit hears all of it again.
+pub(super) fn watched(
+    start: Event,
+    revision: u64,
+    resumes: bool,
+    commits: impl Stream<Item = Result<Told, Fault>> + Send + 'static,
+) -> BoxStream<'static, Result<Event, Fault>> {
+    let start = Told { revision, events: vec![start] };
+    let commits = futures::stream::once(std::future::ready(Ok(start))).chain(commits);
+    let events = commits.flat_map(move |told| {
+        let events: Vec<Result<Event, Fault>> = match told {
+            Ok(Told { revision, mut events }) => {
+                let id = |last: Event| if resumes { last.id(revision.to_string()) } else { last };
+                let last = events.pop().map(id);
+                events.into_iter().chain(last).map(Ok).collect()
+            }
+            Err(fault) => vec![Err(fault)],
+        };
+        futures::stream::iter(events)
+    });
+    events.boxed()
+}
+
+/// Where a client that comes back stopped reading; it outdoes `after`, which is where it once began.
+pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let revision = value.to_str().ok().and_then(|text| text.parse().ok());
+    let revision = revision.ok_or_else(|| invalid("last-event-id", "it is not a revision"))?;
+    Ok(Some(revision))
 }
 
 /// Sends events until they end, fail, the caller is not known any more, or the server leaves. Room is

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Params, invalid};
+use super::ask::{Asker, Params};
 use super::error::ErrorBody;
 use super::requests::WatchParams;
 use super::sse;
@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// What happens from a revision on: in order, nothing missed, nothing twice. With
-/// `Accept: text/event-stream` a stream of events (`start`, then `batch` with the revision as id, at
+/// `Accept: text/event-stream` a stream of events (`start`, then `batch`, with the revision as id, at
 /// the end `error` or `leaving`); else one answer, as soon as something has happened or the wait is
 /// over, to go on from with `after`.
 #[utoipa::path(get, path = "/v1/watch", tag = "objects", operation_id = "watch",
@@ -48,7 +48,7 @@ async fn watch(
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
     let wait = params.wait_ms.map_or(POLL, Duration::from_millis);
-    let after = last_event(&headers)?.or(params.after);
+    let after = sse::last_event(&headers)?.or(params.after);
     let request = WatchRequest { kind: params.kind, prefix: params.prefix, after };
     if !wants_stream(&headers) {
         return poll(&asker, &request, wait).await;
@@ -56,21 +56,14 @@ async fn watch(
     let room = asker.view.take(Use::Stream)?;
     let watch = asker.view.watch(&request).await?;
     let start = sse::event("start", &StartView { revision: watch.start() });
-    let batches = watch.map(|batch| {
+    let revision = watch.start();
+    let commits = watch.map(|batch| {
         let batch = batch?;
-        let event = sse::event("batch", &BatchView::from(&*batch));
-        Ok(event.id(batch.revision.to_string()))
+        let events = vec![sse::event("batch", &BatchView::from(&*batch))];
+        Ok(sse::Told { revision: batch.revision, events })
     });
-    let events = futures::stream::once(futures::future::ready(Ok(start))).chain(batches);
-    Ok(sse::stream(&asker.view, room, events.boxed()))
-}
-
-/// Where a client that comes back stopped reading; it outdoes `after`, which is where it once began.
-pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let revision = value.to_str().ok().and_then(|text| text.parse().ok());
-    let revision = revision.ok_or_else(|| invalid("last-event-id", "it is not a revision"))?;
-    Ok(Some(revision))
+    let events = sse::watched(start, revision, true, commits);
+    Ok(sse::stream(&asker.view, room, events))
 }
 
 fn wants_stream(headers: &HeaderMap) -> bool {

@@ -5,5 +5,5 @@ mod doors;
 mod jwt;
 mod manual;
 mod permissions;
-mod rig;
+pub(crate) mod rig;
 mod tokens;

@@ -12,3 +12,4 @@ mod serving;
 mod sessions;
 mod shutdown;
 mod slots;
+mod slow;

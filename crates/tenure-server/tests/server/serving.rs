@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tenure::store::Store;
 use tenure::store::memory::MemoryStore;
 use tenure_proto::v1;
@@ -13,7 +13,8 @@ use tenure_proto::v1::slots_client::SlotsClient;
 use tenure_proto::v1::store_client::StoreClient;
 use tenure_server::{Server, ServerLimits, Shutdown};
 use tenure_sqlite::SqliteStore;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
@@ -80,6 +81,20 @@ impl Serving {
 
     pub(crate) async fn store(&self) -> Result<StoreClient<Channel>> {
         Ok(StoreClient::new(self.channel().await?))
+    }
+
+    /// Resolves when no watch, session or exchange is open any more, as its metrics tell.
+    pub(crate) async fn without_streams(&self) -> Result<()> {
+        eventually("no stream is open", || async {
+            let mut stream = TcpStream::connect(self.address).await?;
+            let request = "GET /metrics HTTP/1.1\r\nhost: tenure\r\nconnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).await?;
+            let mut told = String::new();
+            stream.read_to_string(&mut told).await?;
+            ensure!(told.contains("tenure_server_streams "), "{told}");
+            Ok(told.contains("\ntenure_server_streams 0\n"))
+        })
+        .await
     }
 
     /// Waits for the end that was begun.

@@ -74,6 +74,23 @@ async fn some(leases: &Leases, count: usize) -> Result<Vec<v1::Deed>> {
     Ok(deeds)
 }
 
+/// Renews all for longer than any of them would live by itself.
+async fn beat_through_a_life(session: &mut Session, leases: &Leases) -> Result<()> {
+    // One more, which nobody renews.
+    let witness = "witness/of-a-life";
+    acquire(leases, witness, short("a#1")).await?;
+    let mut beats = None;
+    while holder(leases, witness).await?.is_some() {
+        let answer = session.beat().await?;
+        let left = answer.remaining_ms.context("a life")?;
+        let expected = beats.map_or(answer.answered, |beats| beats + 1);
+        ensure!(answer.answered == expected && answer.lost.is_empty() && left > 0, "{answer:?}");
+        beats = Some(answer.answered);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
 async fn held(leases: &Leases, count: usize) -> Result<usize> {
     let mut held = 0;
     for n in 0..count {
@@ -91,12 +108,7 @@ async fn one_message_renews_all_and_a_clean_close_frees_all_at_once() -> Result<
         let mut session = Session::open(&here).await?;
         let answer = session.say(&deeds, &[]).await?;
         ensure!(answer.answered == 1 && answer.lost.is_empty(), "{answer:?}");
-        for beat in 2..=10 {
-            tokio::time::sleep(Duration::from_millis(250)).await;
-            let answer = session.beat().await?;
-            let left = answer.remaining_ms.context("a life")?;
-            ensure!(answer.answered == beat && answer.lost.is_empty() && left > 0, "{answer:?}");
-        }
+        beat_through_a_life(&mut session, &there).await?;
         ensure!(held(&there, 20).await? == 20, "kept for longer than their lives");
         let waiter = asking(&there, &scope(7), waiting("b#1"));
         in_line(&there, &scope(7), 1).await?;
@@ -125,15 +137,12 @@ async fn a_broken_connection_frees_nothing_and_another_replica_goes_on() -> Resu
         proxy.shut();
         let gone = tokio::time::timeout(SOON, session.answers.message()).await?;
         ensure!(gone.is_err(), "the connection is cut: {gone:?}");
-        // The server has noticed by now, or never will.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        a.without_streams().await?;
         ensure!(held(&there, 5).await? == 5, "freed though nobody said so");
         let mut moved = Session::open(&there).await?;
-        for _ in 0..8 {
-            let answer = moved.say(&deeds, &[]).await?;
-            ensure!(answer.lost.is_empty(), "{answer:?}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        let answer = moved.say(&deeds, &[]).await?;
+        ensure!(answer.lost.is_empty(), "{answer:?}");
+        beat_through_a_life(&mut moved, &there).await?;
         ensure!(held(&there, 5).await? == 5);
         moved.close().await?;
         ensure!(held(&there, 5).await? == 0);
@@ -178,7 +187,7 @@ async fn a_cancelled_session_frees_nothing() -> Result<()> {
         }
         let message = v1::SessionRequest { attach: deeds, detach: Vec::new() };
         cancelled(server.address, &message).await?;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.without_streams().await?;
         ensure!(held(&leases, 5).await? == 5, "freed though nobody said so");
         Ok(())
     })
@@ -205,7 +214,7 @@ async fn a_client_that_dies_frees_nothing() -> Result<()> {
         Ok(())
     });
     tokio::task::spawn_blocking(move || died.join()).await?.expect("a thread")?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.without_streams().await?;
     ensure!(held(&leases, 1).await? == 1, "freed though nobody said so");
     Ok(())
 }
@@ -288,10 +297,7 @@ async fn a_server_that_leaves_says_so_and_a_session_that_moves_loses_nothing() -
         session.close().await?;
         a.ended().await?;
         ensure!(held(&there, 10).await? == 10, "closing there must not free them here");
-        for _ in 0..6 {
-            tokio::time::sleep(Duration::from_millis(250)).await;
-            ensure!(moved.beat().await?.lost.is_empty());
-        }
+        beat_through_a_life(&mut moved, &there).await?;
         moved.close().await?;
         ensure!(held(&there, 10).await? == 0);
         Ok(())

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{BoxStream, StreamExt};
-
 use super::agent::Agent;
 use super::claim::{Whole, read};
 use super::home::{OwnThread, Spawn};
@@ -16,7 +14,7 @@ use super::{
     Lease, LeaseMetrics, Metadata, Namespace, Options, Owner, ReapHook, Scope, Terms, acquire,
     reap, release, renewal,
 };
-use crate::store::{Cause, Event, Put, Query, Store, WatchRequest, WriteResult};
+use crate::store::{Put, Query, Store, WriteResult};
 use crate::{Error, Result};
 
 /// Acquires, renews and releases leases on one store, as one owner. Cheap to clone.
@@ -25,7 +23,7 @@ use crate::{Error, Result};
 /// last lease are gone.
 #[derive(Clone)]
 pub struct Coordinator {
-    agent: Arc<Agent>,
+    pub(super) agent: Arc<Agent>,
 }
 
 /// Settings of a coordinator that is about to start.
@@ -96,22 +94,6 @@ pub struct Status {
     pub holder: Option<LeaseInfo>,
     /// The line, first come first; empty where the store keeps none.
     pub waiters: Vec<WaiterInfo>,
-}
-
-/// What happened to a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeaseEvent {
-    /// It has a holder, or its holder changed something about it. The token tells which.
-    Held(LeaseInfo),
-    /// It has none any more.
-    Ended {
-        /// The id of the lease object.
-        id: String,
-        /// Why.
-        cause: Cause,
-        /// The holder it had, where the store remembers.
-        last: Option<LeaseInfo>,
-    },
 }
 
 impl Coordinator {
@@ -244,34 +226,6 @@ impl Coordinator {
     pub async fn list_all(&self) -> Result<Vec<LeaseInfo>> {
         let objects = self.agent.store.list_all(&Query::new(LEASE)).await?;
         objects.iter().map(|object| LeaseInfo::read(object, self.agent.backend())).collect()
-    }
-
-    /// What happens to leases whose id starts with `prefix`, from now on or after a revision.
-    pub async fn watch(
-        &self,
-        prefix: &str,
-        after: Option<u64>,
-    ) -> Result<BoxStream<'static, Result<LeaseEvent>>> {
-        let mut request = WatchRequest::kind(LEASE).prefix(prefix);
-        request.after = after;
-        let watch = self.agent.store.watch(&request).await?;
-        let backend = self.agent.backend();
-        let read = move |event: &Event| match event {
-            Event::Put(object) => LeaseInfo::read(object, backend).map(LeaseEvent::Held),
-            Event::Delete { key, cause, last } => Ok(LeaseEvent::Ended {
-                id: key.id.clone(),
-                cause: *cause,
-                last: last.as_ref().and_then(|last| LeaseInfo::read(last, backend).ok()),
-            }),
-        };
-        let events = watch.flat_map(move |batch| {
-            let events: Vec<Result<LeaseEvent>> = match batch {
-                Ok(batch) => batch.events.iter().map(read).collect(),
-                Err(error) => vec![Err(error)],
-            };
-            futures::stream::iter(events)
-        });
-        Ok(events.boxed())
     }
 
     /// Reaps what ended without a release in these namespaces, also below them if asked: runs the

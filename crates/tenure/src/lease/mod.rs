@@ -71,9 +71,10 @@ mod ticket;
 mod timing;
 mod turn;
 mod usher;
+mod watching;
 mod witness;
 
-pub use coordinator::{Builder, Coordinator, LeaseEvent, Status};
+pub use coordinator::{Builder, Coordinator, Status};
 pub use deed::{Deed, Renewed};
 pub use election::Election;
 #[cfg(feature = "flaws")]
@@ -99,4 +100,5 @@ pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots};
 pub use terms::{Terms, Wait};
 pub use timing::Timing;
 pub(crate) use timing::margin;
+pub use watching::{LeaseBatch, LeaseEvent, LeaseWatch};
 pub use witness::Witness;

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-use super::rig::{Ca, Rig, logged, mtls, token};
+use super::rig::{Ca, Rig, logged, mtls, token, until, write};
 
 const LIST: &str = r#"
 [[certificate]]
@@ -55,6 +55,35 @@ async fn certificates_of_others_are_refused_in_the_handshake_and_none_at_all_whe
         };
         assert!(refused);
     }
+}
+
+#[tokio::test]
+async fn new_issuers_count_without_a_restart_and_old_ones_no_more() {
+    let rig = Rig::start(Some(LIST), |dir, it| it.mtls = mtls(dir, true)).await;
+    let next = Ca::new();
+    let admitted = async |ca: &Ca| {
+        let identity = ca.for_client("spiffe://test/billing/7");
+        match rig.connect(None, Some(identity)).await {
+            Ok(client) => client.get("order", "1").await.is_ok(),
+            Err(_) => false,
+        }
+    };
+    let path = rig.dir.path().join("ca.pem");
+    assert!(admitted(&rig.ca).await && !admitted(&next).await);
+    write(path.clone(), &format!("{}{}", rig.ca.pem, next.pem));
+    until("the new issuer counts", || admitted(&next)).await;
+    assert!(admitted(&rig.ca).await);
+    // One that cannot be read changes nothing, and is logged with its name.
+    write(path.clone(), "no certificate");
+    let name = path.display().to_string();
+    until("the broken file was looked at", || async {
+        admitted(&next).await && !logged(&["client CA file", &name]).is_empty()
+    })
+    .await;
+    assert!(admitted(&rig.ca).await);
+    write(path, &next.pem);
+    until("the old issuer counts no more", || async { !admitted(&rig.ca).await }).await;
+    assert!(admitted(&next).await);
 }
 
 #[tokio::test]

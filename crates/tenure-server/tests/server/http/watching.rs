@@ -16,6 +16,7 @@ super::over_both!(
     a_poll_is_answered_with_nothing_when_its_wait_is_over,
     streams_and_polls_end_when_the_server_leaves,
     prefixes_and_kinds_are_kept_apart,
+    a_stream_of_leases_goes_on_where_it_stopped,
 );
 
 async fn put(client: Client, id: &str) -> u64 {
@@ -176,4 +177,48 @@ async fn a_client_gets_so_many_streams_and_waits_and_has_them_again_when_it_clos
     };
     until("the stream is closed", open).await;
     tokio::time::timeout(Duration::from_secs(5), client.stream("/v1/watch", &[])).await.unwrap();
+}
+
+async fn a_stream_of_leases_goes_on_where_it_stopped(place: Place) {
+    let client = place.client();
+    let acquire = async |key: &str| {
+        let asked = json!({"scope": format!("a.b/{key}"), "owner": "me#1"});
+        client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone()
+    };
+    let path = "/v1/leases/watch?prefix=a.b";
+    let mut events = client.stream(path, &[]).await;
+    // Whoever breaks off before anything has happened goes on from there, too.
+    let start = events.expect("start").await.id;
+    drop(events);
+    let first = acquire("1").await;
+    let mut events = client.stream(path, &[("last-event-id", &start)]).await;
+    events.expect("start").await;
+    let held = events.expect("held").await;
+    assert_eq!(
+        (held.data["scope"].as_str(), held.id),
+        (Some("a.b/1"), first["revision"].to_string())
+    );
+    drop(events);
+    // What happens in between is told when the client comes back, and nothing twice. `after` is where it
+    // once began.
+    client.post("/v1/leases/release", json!({"deed": first})).await.of(200);
+    acquire("2").await;
+    let path = format!("{path}&after={start}");
+    let id = first["revision"].to_string();
+    let mut events = client.stream(&path, &[("last-event-id", &id)]).await;
+    assert_eq!(events.expect("start").await.id, id);
+    assert_eq!(events.expect("ended").await.data["scope"], "a.b/1");
+    assert_eq!(events.expect("held").await.data["scope"], "a.b/2");
+    let wrong =
+        client.ask(http::Method::GET, &path, &[("last-event-id", "x")], String::new()).await;
+    assert_eq!(wrong.error(400, "invalid")["what"], "last-event-id");
+    // Two leases of one commit: only the last of them says that all of it was told.
+    let mut events = client.stream("/v1/leases/watch?prefix=c", &[]).await;
+    events.expect("start").await;
+    let coordinator = tenure::lease::Coordinator::new(place.store.clone()).unwrap();
+    let scopes = ["c/1", "c/2"].map(|scope| scope.parse().unwrap());
+    let both = coordinator.acquire_all(&scopes, &tenure::lease::Terms::new()).await.unwrap();
+    let (one, two) = (events.expect("held").await, events.expect("held").await);
+    assert!(one.id.is_empty() && !two.id.is_empty(), "{one:?} {two:?}");
+    both.release().await.unwrap();
 }

@@ -1,0 +1,138 @@
+//! Bodies that are still on their way.
+//!
+//! A request takes its place among those that are worked on once it is here. Until then its body takes up
+//! memory, for as long as its sender likes: so there is room for so many bodies that are waited for, and
+//! each has the time of a request to arrive. A body that is there when it is asked for costs nothing.
+//! Streams of a client, which may be silent for as long as they live, have room of their own.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::BoxError;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use hyper::body::{Frame, SizeHint};
+use tenure::Error;
+use tokio::time::Sleep;
+use tonic::Status;
+
+use crate::limits::{Room, Taken};
+use crate::{Fault, http};
+
+/// Calls whose client sends a stream.
+const STREAMS: [&str; 2] = ["/tenure.v1.Leases/Session", "/tenure.v1.Store/Exchange"];
+/// Reflection talks back and forth, too.
+const REFLECTION: &str = "/grpc.reflection.";
+
+/// The request with a body that arrives in time and within the room there is. For a layer, and for
+/// whoever has found out first who asks.
+pub(crate) async fn in_time(State(room): State<Arc<Room>>, request: Request) -> Request {
+    within(request, &room)
+}
+
+/// The same.
+pub(crate) fn within(request: Request, room: &Arc<Room>) -> Request {
+    let path = request.uri().path();
+    if request.body().is_end_stream() || STREAMS.contains(&path) || path.starts_with(REFLECTION) {
+        return request;
+    }
+    let (room, grpc) = (Arc::clone(room), http::speaks_grpc(request.headers()));
+    request.map(|body| Body::new(Arriving { body, room, grpc, waiting: None, failed: false }))
+}
+
+/// The fault that a body broke off with, if it is one of ours.
+pub(crate) fn fault(error: BoxError) -> Result<Fault, String> {
+    let told = error.to_string();
+    let inner = error.downcast::<axum::Error>().ok().map(|broken| broken.into_inner());
+    inner.and_then(|inner| inner.downcast::<Fault>().ok()).map(|fault| *fault).ok_or(told)
+}
+
+struct Arriving {
+    body: Body,
+    room: Arc<Room>,
+    grpc: bool,
+    /// Since it was first waited for.
+    waiting: Option<(Taken, Pin<Box<Sleep>>)>,
+    failed: bool,
+}
+
+impl Arriving {
+    /// Waits for the rest, if there is room for one more to do so, and time.
+    fn wait(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
+        let limit = self.room.limits().request_timeout;
+        let (_, deadline) = match &mut self.waiting {
+            Some(waiting) => waiting,
+            none => none.insert((self.room.body()?, Box::pin(tokio::time::sleep(limit)))),
+        };
+        if deadline.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        Err(Error::invalid("body", format!("it did not arrive within {limit:?}")).into())
+    }
+
+    /// What whoever reads it is told, in words that it passes on.
+    fn fail(&mut self, fault: Fault) -> BoxError {
+        (self.failed, self.waiting) = (true, None);
+        if self.grpc { Status::from(fault).into() } else { fault.into() }
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if this.failed {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(frame) => {
+                if frame.is_none() || this.body.is_end_stream() {
+                    this.waiting = None;
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
+            }
+            Poll::Pending => match this.wait(context) {
+                Ok(()) => Poll::Pending,
+                Err(fault) => Poll::Ready(Some(Err(this.fail(fault)))),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.failed || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_with_a_stream_from_the_client_is_known() {
+        let all = FileDescriptorSet::decode(tenure_proto::DESCRIPTORS).unwrap();
+        let mut streams = Vec::new();
+        for file in &all.file {
+            for service in &file.service {
+                let calls = service.method.iter().filter(|call| call.client_streaming());
+                streams.extend(
+                    calls.map(|c| format!("/{}.{}/{}", file.package(), service.name(), c.name())),
+                );
+            }
+        }
+        streams.sort();
+        assert_eq!(streams, STREAMS);
+    }
+}

@@ -1,0 +1,167 @@
+//! Connections that have to begin in time.
+//!
+//! Whoever connects and then says nothing, or half of something, keeps a place that somebody else could
+//! have. So a connection has a while for its first request, or for the preface of HTTP/2 and the head of
+//! the frame after it; then it is closed. After that it may be idle: HTTP/2 is asked for signs of life,
+//! and HTTP/1 has a time of its own for the next request.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// What HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The head of a frame.
+const FRAME_HEAD: usize = 9;
+
+/// Set with the first request.
+#[derive(Clone, Default)]
+pub(crate) struct Begun(Arc<AtomicBool>);
+
+impl Begun {
+    /// A request is there, with all of its head.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that fails with [`io::ErrorKind::TimedOut`] unless it begins in time.
+pub(crate) struct Prompt<S> {
+    io: S,
+    waiting: Option<Waiting>,
+}
+
+/// What is waited for, until when.
+struct Waiting {
+    begun: Begun,
+    deadline: Pin<Box<Sleep>>,
+    heard: usize,
+    /// All that was heard so far could be the beginning of HTTP/2.
+    http2: bool,
+}
+
+impl<S> Prompt<S> {
+    /// A connection that has so long to begin.
+    pub(crate) fn new(io: S, begun: Begun, within: Duration) -> Self {
+        let deadline = Box::pin(tokio::time::sleep(within));
+        Self { io, waiting: Some(Waiting { begun, deadline, heard: 0, http2: true }) }
+    }
+}
+
+impl Waiting {
+    /// Takes note of what was read, and tells whether the connection has begun with that.
+    fn hear(&mut self, bytes: &[u8]) -> bool {
+        let expected = PREFACE.iter().skip(self.heard);
+        self.http2 &= bytes.iter().zip(expected).all(|(byte, expected)| byte == expected);
+        self.heard += bytes.len();
+        self.http2 && self.heard >= PREFACE.len() + FRAME_HEAD
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(waiting) = &mut this.waiting {
+            if waiting.begun.is_set() {
+                this.waiting = None;
+            } else if waiting.deadline.as_mut().poll(context).is_ready() {
+                let late = io::Error::new(io::ErrorKind::TimedOut, "it did not begin in time");
+                return Poll::Ready(Err(late));
+            }
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
+        if let Some(waiting) = &mut this.waiting
+            && waiting.hear(&buffer.filled()[before..])
+        {
+            this.waiting = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        all: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_millis(100);
+
+    /// What reading all of this and then waiting ends with, byte by byte and at once.
+    async fn read(bytes: &[u8], begun: bool) -> Vec<Result<usize, io::ErrorKind>> {
+        let mut ends = Vec::new();
+        for piece in [1, bytes.len().max(1)] {
+            let (ours, mut theirs) = tokio::io::duplex(1024);
+            let flag = Begun::default();
+            let mut prompt = Prompt::new(ours, flag.clone(), WITHIN);
+            for part in bytes.chunks(piece) {
+                tokio::io::AsyncWriteExt::write_all(&mut theirs, part).await.unwrap();
+                prompt.read_exact(&mut vec![0; part.len()]).await.unwrap();
+            }
+            if begun {
+                flag.set();
+            }
+            let waited = tokio::time::timeout(3 * WITHIN, prompt.read(&mut [0; 1])).await;
+            // To be silent for longer than that is what an idle connection may do.
+            ends.push(waited.unwrap_or(Ok(0)).map_err(|error| error.kind()));
+        }
+        ends
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_begin_is_cut_off_and_whoever_does_may_be_idle() {
+        let settings = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+        let late = || vec![Err(io::ErrorKind::TimedOut); 2];
+        let half = b"POST /v1/leases/acquire HTTP/1.1\r\nhost: a\r\nx: a-header-without-an-end";
+        for bytes in [&b""[..], b"P", b"PRI * HT", PREFACE, &settings[..30], half] {
+            assert_eq!(read(bytes, false).await, late(), "{}", bytes.escape_ascii());
+        }
+        assert_eq!(read(half, true).await, [Ok(0), Ok(0)]);
+        assert_eq!(read(&settings, false).await, [Ok(0), Ok(0)]);
+    }
+}
