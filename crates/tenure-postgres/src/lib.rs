@@ -19,13 +19,14 @@
 //!
 //! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
 //! write, commit) → `pump` tells the watchers. A group of simple puts whose rows are `known` goes by
-//! `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
+//! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
 //! `group`.
 
 mod apply;
 mod concerned;
 mod connection;
 mod error;
+mod flight;
 mod group;
 mod guest;
 mod history;
@@ -34,6 +35,7 @@ mod list;
 mod migrate;
 mod options;
 mod overlay;
+mod pace;
 mod pump;
 mod queue;
 mod quick;

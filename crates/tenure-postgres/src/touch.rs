@@ -24,7 +24,7 @@ use crate::BACKEND;
 use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused, commit_unanswered};
 use crate::group::Work;
-use crate::queue::{Most, Queue, Waiting};
+use crate::queue::{Course, Most, Queue, Waiting};
 use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;
@@ -106,7 +106,7 @@ impl Toucher {
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(jobs) = shared.touches.take(MOST).await {
+        while let Some(jobs) = shared.touches.take(MOST, Course::default()).await {
             self.work_off(jobs).await;
         }
     }
