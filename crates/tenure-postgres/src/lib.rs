@@ -42,6 +42,7 @@ mod quick;
 mod read;
 mod row;
 mod shared;
+mod spread;
 mod sql;
 mod sweep;
 mod tid;
@@ -77,7 +78,7 @@ use read::Readers;
 use shared::Shared;
 use sweep::Sweeper;
 use time::Timekeeper;
-use touch::{TOUCH_BYTES, Toucher};
+use touch::Toucher;
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "postgres";
@@ -214,8 +215,7 @@ impl Backend for PostgresStore {
         if touches.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = touches.len() * TOUCH_BYTES;
-        self.handle.shared.touches.ask(touches, bytes).await?
+        spread::touch(&self.handle.shared, touches).await
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
