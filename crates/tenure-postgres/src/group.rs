@@ -1,24 +1,25 @@
 //! The one place that changes objects: commits, grouped.
 //!
-//! A worker takes all that waits and runs it as one transaction with independent outcomes; see
-//! [`crate::transaction`]. Callers are answered when the server has flushed it. If it fails before the
-//! `COMMIT` was sent, nothing was applied: the group is tried again a few times, and if one request
-//! made the server choke, each alone.
+//! A worker takes all that waits and runs it as one transaction with independent outcomes: the short
+//! way if it can ([`crate::flight`]), else with [`crate::transaction`]. Callers are answered when the
+//! server has flushed it. If it fails before the `COMMIT` was sent, nothing was applied: the group is
+//! tried again a few times, and if one request made the server choke, each alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::decide::Step;
 use tenure::store::{Commit, Committed};
 use tenure::{Error, Key, Result};
 
 use crate::BACKEND;
-use crate::connection::{Role, Session};
+use crate::connection::Role;
 use crate::error::commit_unanswered;
-use crate::known::{Known, Left};
-use crate::queue::{Most, Waiting};
+use crate::flight::{Flights, Ready};
+use crate::known::Known;
+use crate::pace::Pace;
+use crate::queue::{Course, Most, Waiting};
 use crate::shared::Shared;
-use crate::transaction::{Broken, Outcome, Statements, Transaction, connect};
+use crate::transaction::{Broken, Outcome, Transaction, connect};
 
 /// One group at most: bigger ones gain nothing and make everybody wait.
 const MOST: Most = Most { requests: 512, bytes: 4 * 1024 * 1024 };
@@ -42,31 +43,49 @@ pub(crate) type Job = Waiting<Work, Result<Committed>>;
 
 /// One worker with its own session.
 pub(crate) struct Committer {
-    shared: Arc<Shared>,
-    session: Option<(Session, Statements, Known)>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Option<(Arc<Ready>, Known)>,
+    pub(crate) flights: Flights,
+    pub(crate) pace: Pace,
 }
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, session: None }
+        Self { shared, session: None, flights: Flights::default(), pace: Pace::default() }
     }
 
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(jobs) = shared.commits.take(MOST).await {
-            self.work_off(jobs).await;
+        let mut open = true;
+        while open || !self.flights.is_empty() {
+            let halves = self.pace.halves();
+            let course = Course { under_way: self.flights.jobs(), halves };
+            let room = open && self.flights.len() < if halves { 2 } else { 1 };
+            tokio::select! {
+                biased;
+                Some(landed) = self.flights.next() => self.land(landed).await,
+                jobs = shared.commits.take(MOST, course), if room => match jobs {
+                    Some(jobs) => self.set_off(jobs).await,
+                    None => open = false,
+                },
+            }
         }
     }
 
-    async fn work_off(&mut self, jobs: Vec<Job>) {
+    /// Runs a group by reading first.
+    pub(crate) async fn work_off(&mut self, jobs: Vec<Job>) {
         match self.attempt(&jobs).await {
             Ok(outcome) => {
                 self.shared.pump.committed(&outcome.steps);
-                for (job, answer) in jobs.into_iter().zip(outcome.answers) {
+                let Outcome { answers, steps, left } = outcome;
+                for (job, answer) in jobs.into_iter().zip(answers) {
                     job.answer(answer);
                 }
-                self.learn(&outcome.steps, outcome.left);
+                // Done when nobody waits for it any more.
+                if let (Some((_, known)), Some((head, by))) = (&mut self.session, left) {
+                    known.learn(&steps, head, by);
+                }
             }
             Err(Broken::Before(failure)) if jobs.len() > 1 && failure.blames_request => {
                 // One request may have spoilt it for all; alone, each gets its own answer.
@@ -83,16 +102,7 @@ impl Committer {
                 tracing::warn!(error = %failure.error, "commit failed; nothing was applied");
                 jobs.into_iter().for_each(|job| job.answer(Err(failure.error.clone())));
             }
-            Err(Broken::InDoubt { why, changed }) => {
-                tracing::warn!(why, "the outcome of a group of commits is unknown");
-                for (job, changed) in jobs.into_iter().zip(changed) {
-                    job.answer(Err(if changed {
-                        commit_unanswered(&why)
-                    } else {
-                        Error::unavailable(BACKEND, &why)
-                    }));
-                }
-            }
+            Err(Broken::InDoubt { why, changed }) => leave_in_doubt(jobs, &why, changed),
         }
     }
 
@@ -102,7 +112,9 @@ impl Committer {
         let (answer, at_fault) = match self.attempt(&jobs).await {
             Ok(mut outcome) => {
                 self.shared.pump.committed(&outcome.steps);
-                self.learn(&outcome.steps, outcome.left);
+                if let (Some((_, known)), Some((head, by))) = (&mut self.session, outcome.left) {
+                    known.learn(&outcome.steps, head, by);
+                }
                 let answer = outcome.answers.pop();
                 (answer.unwrap_or_else(|| Err(commit_unanswered("no answer"))), false)
             }
@@ -134,31 +146,30 @@ impl Committer {
         unreachable!("the loop ends by returning")
     }
 
-    /// Done when nobody waits for it any more.
-    fn learn(&mut self, steps: &[Step], left: Option<Left>) {
-        if let (Some((_, _, known)), Some(left)) = (&mut self.session, left) {
-            known.learn(steps, left);
-        }
-    }
-
     async fn once(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
-        let (session, statements, mut known) = match self.session.take() {
-            Some(ready) if !ready.0.client.is_closed() => ready,
+        let (ready, mut known) = match self.session.take() {
+            Some(open) if !open.0.session.client.is_closed() => open,
             _ => {
                 let (session, statements) = connect(&self.shared, Role::Commit).await?;
-                (session, statements, Known::default())
+                (Arc::new(Ready { session, statements }), Known::default())
             }
         };
-        let (shared, client) = (&self.shared, &session.client);
-        let transaction = Transaction { shared, client, statements: &statements, joins: false };
-        let outcome = match transaction.run_quickly(jobs, &mut known).await? {
-            Some(outcome) => outcome,
-            None => {
-                let works: Vec<_> = jobs.iter().map(|job| &job.request).collect();
-                transaction.run(&works, &mut known).await?
-            }
-        };
-        self.session = Some((session, statements, known));
+        let (client, statements) = (&ready.session.client, &ready.statements);
+        let transaction = Transaction { shared: &self.shared, client, statements, joins: false };
+        let works: Vec<_> = jobs.iter().map(|job| &job.request).collect();
+        let outcome = transaction.run(&works, &mut known).await?;
+        self.session = Some((ready, known));
         Ok(outcome)
+    }
+}
+
+/// Tells the callers of a group that nobody knows what became of it.
+pub(crate) fn leave_in_doubt(jobs: Vec<Job>, why: &str, changed: Vec<bool>) {
+    tracing::warn!(why, "the outcome of a group of commits is unknown");
+    for (job, changed) in jobs.into_iter().zip(changed) {
+        job.answer(Err(match changed {
+            true => commit_unanswered(why),
+            false => Error::unavailable(BACKEND, why),
+        }));
     }
 }

@@ -24,12 +24,13 @@ const BYTES: usize = 16 * 1024 * 1024;
 /// on one database do not pay for an exchange that is bound to be in vain.
 const CALM: u32 = 64;
 
-/// The counter row as this session last wrote it.
+/// The counter row as this session last wrote it, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) head: Head,
-    /// Who wrote it: the transaction that did.
-    pub(crate) by: Xid,
+    /// Who wrote it: the transaction that did. Unknown while that is on its way; the session on the
+    /// server knows.
+    pub(crate) by: Option<Xid>,
 }
 
 #[derive(Default)]
@@ -66,9 +67,9 @@ impl Known {
     /// The counter row was locked and found as it is at `revision`, written by `by`: if that was not
     /// us, what we knew is worth nothing.
     pub(crate) fn found(&mut self, revision: u64, by: Xid) {
-        let ours = self
-            .left
-            .is_some_and(|left| left.by == by && u64::try_from(left.head.revision) == Ok(revision));
+        let ours = self.left.is_some_and(|left| {
+            left.by == Some(by) && u64::try_from(left.head.revision) == Ok(revision)
+        });
         if !ours {
             self.forget();
         }
@@ -81,21 +82,35 @@ impl Known {
         self.calm = self.calm_next;
     }
 
-    /// The server did.
-    pub(crate) fn confirmed(&mut self) {
-        self.calm_next = 0;
+    /// A group is on its way that leaves the counter row like this, if it succeeds.
+    pub(crate) fn ahead(&mut self, head: Head) {
+        self.left = Some(Left { head, by: None });
     }
 
-    /// Takes in what this session has written.
-    pub(crate) fn learn(&mut self, steps: &[Step], left: Left) {
+    /// Takes in what a group of this session has written, and what it left.
+    pub(crate) fn learn(&mut self, steps: &[Step], head: Head, by: Xid) {
+        self.learn_rows(steps, by);
+        self.left = Some(Left { head, by: Some(by) });
+    }
+
+    /// The same for a group that was on its way and that the server confirmed; others may be, behind it.
+    pub(crate) fn arrived(&mut self, steps: &[Step], head: Head, by: Xid) {
+        let Some(left) = &mut self.left else { return };
+        if left.head == head {
+            left.by = Some(by);
+        }
+        self.calm_next = 0;
+        self.learn_rows(steps, by);
+    }
+
+    fn learn_rows(&mut self, steps: &[Step], by: Xid) {
         for change in steps.iter().flat_map(|step| &step.changes) {
             let (Change::Put { row, .. } | Change::Remove { row, .. }) = change;
             self.remove(&row.object.key);
             if matches!(change, Change::Put { .. }) {
-                self.put(row.clone(), left.by);
+                self.put(row.clone(), by);
             }
         }
-        self.left = Some(left);
     }
 
     fn remove(&mut self, key: &Key) {
@@ -154,15 +169,13 @@ mod tests {
         Row { object: Arc::new(object), expires_at_ms }
     }
 
-    fn left(revision: i64) -> Left {
-        let head =
-            Head { revision, clock_last_ms: 0, clock_offset_ms: 0, next_expiry_ms: i64::MAX };
-        Left { head, by: Xid::default() }
+    fn head(revision: i64) -> Head {
+        Head { revision, clock_last_ms: 0, clock_offset_ms: 0, next_expiry_ms: i64::MAX }
     }
 
     fn wrote(known: &mut Known, row: Row) {
         let step = Step { revision: 1, changes: vec![Change::Put { row, before: None }] };
-        known.learn(&[step], left(1));
+        known.learn(&[step], head(1), Xid::default());
     }
 
     #[test]
@@ -193,7 +206,7 @@ mod tests {
         wrote(&mut known, row(1, 0, Some(5)));
         assert!(known.row(&Key::new("k", "1")).is_some());
         let gone = Change::Remove { row: row(1, 0, None), cause: tenure::store::Cause::Deleted };
-        known.learn(&[Step { revision: 2, changes: vec![gone] }], left(2));
+        known.learn(&[Step { revision: 2, changes: vec![gone] }], head(2), Xid::default());
         assert!(known.row(&Key::new("k", "1")).is_none());
         wrote(&mut known, row(1, 0, None));
         known.found(1, Xid::default());
@@ -210,9 +223,32 @@ mod tests {
             wrote(&mut known, row(1, 0, None));
             assert_eq!((0..100).take_while(|_| known.left().is_none()).count(), calm);
         }
-        known.confirmed();
+        known.arrived(&[], head(1), Xid::default());
         known.refuted();
         wrote(&mut known, row(1, 0, None));
         assert!(known.left().is_none() && known.left().is_some());
+    }
+
+    #[test]
+    fn what_is_under_way_is_known_when_it_arrives() {
+        let mut known = Known::default();
+        wrote(&mut known, row(1, 0, None));
+        let put = |id| Step {
+            revision: 2,
+            changes: vec![Change::Put { row: row(id, 0, None), before: None }],
+        };
+        known.ahead(head(2));
+        known.ahead(head(3));
+        assert_eq!(known.left(), Some(Left { head: head(3), by: None }));
+        known.arrived(&[put(2)], head(2), Xid::default());
+        assert_eq!(known.left(), Some(Left { head: head(3), by: None }));
+        assert!(known.row(&Key::new("k", "2")).is_some());
+        known.arrived(&[put(3)], head(3), Xid::default());
+        assert_eq!(known.left(), Some(Left { head: head(3), by: Some(Xid::default()) }));
+        // What was refuted stays forgotten, whatever else arrives.
+        known.ahead(head(4));
+        known.refuted();
+        known.arrived(&[put(4)], head(4), Xid::default());
+        assert!(known.row(&Key::new("k", "4")).is_none());
     }
 }

@@ -19,13 +19,14 @@
 //!
 //! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
 //! write, commit) → `pump` tells the watchers. A group of simple puts whose rows are `known` goes by
-//! `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
+//! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
 //! `group`.
 
 mod apply;
 mod concerned;
 mod connection;
 mod error;
+mod flight;
 mod group;
 mod guest;
 mod history;
@@ -34,12 +35,14 @@ mod list;
 mod migrate;
 mod options;
 mod overlay;
+mod pace;
 mod pump;
 mod queue;
 mod quick;
 mod read;
 mod row;
 mod shared;
+mod spread;
 mod sql;
 mod sweep;
 mod tid;
@@ -75,7 +78,7 @@ use read::Readers;
 use shared::Shared;
 use sweep::Sweeper;
 use time::Timekeeper;
-use touch::{TOUCH_BYTES, Toucher};
+use touch::Toucher;
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "postgres";
@@ -212,8 +215,7 @@ impl Backend for PostgresStore {
         if touches.is_empty() {
             return Ok(Vec::new());
         }
-        let bytes = touches.len() * TOUCH_BYTES;
-        self.handle.shared.touches.ask(touches, bytes).await?
+        spread::touch(&self.handle.shared, touches).await
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {

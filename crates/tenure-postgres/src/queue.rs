@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure::clock::{Clock as _, SystemClock};
@@ -21,6 +21,9 @@ const UNITS: usize = 64 * 1024;
 
 /// How long a group waits at most for the callers of the one before it.
 const PATIENCE: Duration = Duration::from_micros(250);
+
+/// Fewer than this many are not worth two groups.
+pub(crate) const WORTH_HALVING: usize = 16;
 
 /// A request and where its answer goes.
 pub(crate) struct Waiting<T, R> {
@@ -49,8 +52,32 @@ pub(crate) struct Most {
     pub(crate) bytes: usize,
 }
 
+/// How a worker that can have two groups under way takes the next one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Course {
+    /// Requests of the group that is under way. The next one sets off when nearly as many wait.
+    pub(crate) under_way: usize,
+    /// Make two groups of what waits, one to be worked on while the other is on its way.
+    pub(crate) halves: bool,
+}
+
+impl Course {
+    fn wanted(self) -> usize {
+        match self.under_way {
+            0 => 1,
+            requests => (requests - requests / 4).max(WORTH_HALVING / 2),
+        }
+    }
+}
+
+struct Line<T, R> {
+    waiting: VecDeque<Waiting<T, R>>,
+    /// The worker is to be woken for no fewer.
+    wanted: usize,
+}
+
 pub(crate) struct Queue<T, R> {
-    waiting: Mutex<VecDeque<Waiting<T, R>>>,
+    line: Mutex<Line<T, R>>,
     bell: Notify,
     room: Arc<Semaphore>,
     /// How many requests the last group had.
@@ -60,7 +87,7 @@ pub(crate) struct Queue<T, R> {
 impl<T, R> Queue<T, R> {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: Mutex::new(VecDeque::new()),
+            line: Mutex::new(Line { waiting: VecDeque::new(), wanted: 1 }),
             bell: Notify::new(),
             room: Arc::new(Semaphore::new(UNITS)),
             last_group: AtomicUsize::new(0),
@@ -74,23 +101,30 @@ impl<T, R> Queue<T, R> {
         let room = room.await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
         let entry = Waiting { request, bytes, reply, _room: room };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(entry);
-        self.bell.notify_one();
+        let enough = {
+            let mut line = self.line();
+            line.waiting.push_back(entry);
+            line.waiting.len() >= line.wanted
+        };
+        if enough {
+            self.bell.notify_one();
+        }
         // A worker that ends without an answer leaves the caller in doubt.
         answer.await.map_err(|_| Error::unknown(BACKEND, "the store stopped while it worked"))
     }
 
-    /// Everything that waits, within bounds and at least one; `None` once closed and empty.
-    pub(crate) async fn take(&self, most: Most) -> Option<Vec<Waiting<T, R>>> {
+    /// Everything that waits, within bounds and at least one; `None` once closed and empty. Nothing
+    /// is lost if this is dropped before it is ready.
+    pub(crate) async fn take(&self, most: Most, course: Course) -> Option<Vec<Waiting<T, R>>> {
         loop {
-            if self.len() > 0 {
+            if course.under_way == 0 && self.len() > 0 {
                 self.settle().await;
             }
-            let taken = self.take_waiting(most);
+            let taken = self.take_waiting(most, course);
             if !taken.is_empty() {
                 return Some(taken);
             }
-            if self.room.is_closed() {
+            if self.room.is_closed() && self.len() == 0 {
                 // Passed on to the other workers.
                 self.bell.notify_one();
                 return None;
@@ -111,23 +145,34 @@ impl<T, R> Queue<T, R> {
         }
     }
 
-    fn len(&self) -> usize {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
+    fn line(&self) -> MutexGuard<'_, Line<T, R>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_waiting(&self, most: Most) -> Vec<Waiting<T, R>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    fn len(&self) -> usize {
+        self.line().waiting.len()
+    }
+
+    fn take_waiting(&self, most: Most, course: Course) -> Vec<Waiting<T, R>> {
+        let mut line = self.line();
+        line.wanted = if self.room.is_closed() { 1 } else { course.wanted() };
+        let waiting = line.waiting.len();
+        if waiting < line.wanted {
+            return Vec::new();
+        }
+        let split = course.halves && course.under_way == 0 && waiting >= WORTH_HALVING;
+        let requests = if split { waiting.div_ceil(2).min(most.requests) } else { most.requests };
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        while taken.len() < most.requests
-            && let Some(next) = waiting.front()
+        while taken.len() < requests
+            && let Some(next) = line.waiting.front()
         {
             bytes += next.bytes;
             if bytes > most.bytes && !taken.is_empty() {
                 break;
             }
-            taken.extend(waiting.pop_front().filter(|entry| !entry.is_abandoned()));
+            taken.extend(line.waiting.pop_front().filter(|entry| !entry.is_abandoned()));
         }
-        if !waiting.is_empty() {
+        if !line.waiting.is_empty() {
             self.bell.notify_one();
         }
         if !taken.is_empty() {
@@ -165,7 +210,7 @@ mod tests {
         tokio::task::yield_now().await;
         let mut groups: Vec<Vec<u32>> = Vec::new();
         while groups.concat().len() < 5 {
-            let group = queue.take(MOST).await.unwrap();
+            let group = queue.take(MOST, Course::default()).await.unwrap();
             groups.push(group.iter().map(|entry| entry.request).collect::<Vec<_>>());
             group.into_iter().for_each(|entry| {
                 let n = entry.request;
@@ -174,7 +219,7 @@ mod tests {
         }
         assert_eq!(groups, [vec![0], vec![1, 3, 4], vec![5]]);
         queue.close();
-        assert!(queue.take(MOST).await.is_none());
+        assert!(queue.take(MOST, Course::default()).await.is_none());
         assert!(queue.ask(9, 1).await.is_err());
         assert_eq!(callers.remove(0).await.unwrap().unwrap(), 0);
     }

@@ -24,14 +24,16 @@ use crate::BACKEND;
 use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused, commit_unanswered};
 use crate::group::Work;
-use crate::queue::{Most, Queue, Waiting};
+use crate::queue::{Course, Most, Queue, Waiting};
 use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;
 use crate::time::{Sample, WALL_MS};
 
+/// Touches of one call that share a transaction.
+pub(crate) const SHARE: usize = 2_500;
 /// Touches merged into one transaction.
-const MOST: Most = Most { requests: 2_048, bytes: 10_000 * TOUCH_BYTES };
+const MOST: Most = Most { requests: 2_048, bytes: SHARE * TOUCH_BYTES };
 /// What one touch counts for in the queue.
 pub(crate) const TOUCH_BYTES: usize = 128;
 const ATTEMPTS: u32 = 3;
@@ -54,10 +56,11 @@ fn all_sql() -> String {
     format!(
         "with done as ( \
            update objects o set expires_at_ms = w.expires_at_ms \
-           from tenure_meta m, (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
+           from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
              unnest($3::bigint[]) as revision, unnest($4::bigint[]) as expires_at_ms) w \
            where o.object_type = w.object_type and o.id = w.id and o.revision = w.revision \
-             and o.expires_at_ms > greatest({WALL_MS} + m.clock_offset_ms, $5::bigint) \
+             and o.expires_at_ms > \
+               greatest({WALL_MS} + (select clock_offset_ms from tenure_meta), $5::bigint) \
            returning 1) \
          select count(*) from done"
     )
@@ -106,7 +109,7 @@ impl Toucher {
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(jobs) = shared.touches.take(MOST).await {
+        while let Some(jobs) = shared.touches.take(MOST, Course::default()).await {
             self.work_off(jobs).await;
         }
     }

@@ -22,11 +22,12 @@ use crate::concerned::Concerned;
 use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused};
 use crate::group::Work;
-use crate::known::{Known, Left};
+use crate::known::Known;
 use crate::overlay::Overlay;
 use crate::quick::{change_sql, replace_sql};
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
+use crate::tid::Xid;
 use crate::time::{Reading, Sample, WALL_MS};
 
 /// What a committing session has prepared.
@@ -42,6 +43,7 @@ pub(crate) struct Statements {
     write_by_key: Statement,
     pub(crate) replace: Statement,
     pub(crate) change: Statement,
+    pub(crate) come_and_go: Statement,
 }
 
 /// Where a group broke.
@@ -75,7 +77,7 @@ pub(crate) struct Outcome {
     pub(crate) answers: Vec<Result<Committed>>,
     pub(crate) steps: Vec<Step>,
     /// How the counter row was left, if it was written.
-    pub(crate) left: Option<Left>,
+    pub(crate) left: Option<(Head, Xid)>,
 }
 
 /// Opens a session and prepares its statements.
@@ -110,10 +112,10 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
     let [write, by_key] = [BY_PLACE, BY_KEY].map(write_sql);
-    let (replace, change) = (replace_sql(), change_sql());
+    let [replace, change, come_and_go] = [replace_sql(), change_sql(true), change_sql(false)];
     let [rows, locked, named, clock] = [&rows, &locked_rows, &named, &clock].map(String::as_str);
     let texts = [lock, rows, locked, named, clock, REMOVE, FREE_NAMES, &write, &by_key];
-    let texts = texts.into_iter().chain([replace.as_str(), change.as_str()]);
+    let texts = texts.into_iter().chain([&replace, &change, &come_and_go].map(String::as_str));
     let prepared = try_join_all(texts.map(|text| client.prepare(text))).await?;
     let Ok(
         [
@@ -128,8 +130,9 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
             write_by_key,
             replace,
             change,
+            come_and_go,
         ],
-    ) = <[Statement; 11]>::try_from(prepared)
+    ) = <[Statement; 12]>::try_from(prepared)
     else {
         return Err(Error::unavailable(BACKEND, "statements went missing").into());
     };
@@ -145,6 +148,7 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
         write_by_key,
         replace,
         change,
+        come_and_go,
     })
 }
 
@@ -297,7 +301,7 @@ impl Transaction<'_> {
         steps: &[Step],
         next_expiry_ms: i64,
         answers: &[Result<Committed>],
-    ) -> Result<Option<Left>, Broken> {
+    ) -> Result<Option<(Head, Xid)>, Broken> {
         let client = self.client;
         let writes = Writes::new(overlay, steps);
         let next_expiry_ms = writes
@@ -343,9 +347,7 @@ impl Transaction<'_> {
         let both = futures::future::join(write, client.batch_execute("commit"));
         let changed = || answers.iter().map(|answer| answer.is_ok()).collect();
         match tokio::time::timeout(patience, both).await {
-            Ok((Ok((_, (_, answer))), Ok(()))) => {
-                Ok(Some(Left { head, by: answer.get(WRITTEN_BY) }))
-            }
+            Ok((Ok((_, (_, answer))), Ok(()))) => Ok(Some((head, answer.get(WRITTEN_BY)))),
             Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
             Ok((_, Err(error))) if commit_refused(&error) => Err(error.into()),
             Ok((Err(error), _) | (_, Err(error))) => {

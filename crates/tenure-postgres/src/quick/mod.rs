@@ -18,86 +18,117 @@
 //!
 //! Nothing is decided by the server's clock but that a life is not over. It comes back with the answer,
 //! so a step of it is noticed, and recorded before the callers are answered.
+//!
+//! A second group can set off before the first is answered, if it is about other objects: it is built
+//! on the counter as the first will leave it. If the first comes to nothing, so does the second.
 
 mod plan;
 mod text;
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures::TryStreamExt;
-use tenure::Result;
 use tokio_postgres::Row as SqlRow;
 
-use self::plan::{Plan, plan};
+pub(crate) use self::plan::Plan;
 use self::text::{Parameters, WRITTEN_BY, WROTE_AT};
 pub(crate) use self::text::{change_sql, replace_sql};
 use crate::error::{Failure, commit_refused};
+use crate::flight::Ready;
 use crate::group::Job;
 use crate::known::{Known, Left};
+use crate::shared::Shared;
+use crate::tid::Xid;
 use crate::time::Sample;
-use crate::transaction::{Broken, Outcome, Transaction};
+use crate::transaction::Broken;
 
-impl Transaction<'_> {
-    /// Runs a group in one exchange; `None` if that cannot be done, and then nothing happened.
-    pub(crate) async fn run_quickly(
-        &self,
-        jobs: &[Job],
-        known: &mut Known,
-    ) -> Result<Option<Outcome>, Broken> {
-        let (Some(left), Some(between)) = (known.left(), self.shared.time.between()) else {
-            return Ok(None);
-        };
-        let Some(plan) = plan(jobs, known, left, between) else { return Ok(None) };
-        let sent = self.shared.time.sent();
-        let Some(answer) = self.send(&plan, left).await? else {
-            known.refuted();
-            return Ok(None);
-        };
-        known.confirmed();
-        let Plan { answers, steps, head, .. } = plan;
-        let sample = Sample {
-            wall_ms: answer.get(WROTE_AT),
-            offset_ms: head.clock_offset_ms,
-            last_ms: head.clock_last_ms,
-        };
-        let mut left = Some(Left { head, by: answer.get(WRITTEN_BY) });
-        if self.shared.time.received(sent, sample).stepped {
-            // The group is done, whatever comes of this; the offset must be put right for everybody.
-            known.forget();
-            left = None;
-            let _ = self.run(&[], known).await;
-        }
-        Ok(Some(Outcome { answers, steps, left }))
-    }
+/// A group that was sent the short way, and what became of it.
+pub(crate) struct Landed {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) end: End,
+}
 
-    /// The exchange. `None` if what is known is not so.
-    async fn send(&self, plan: &Plan<'_>, left: Left) -> Result<Option<SqlRow>, Broken> {
-        let parameters = Parameters::new(plan, left, &self.shared.channel);
-        let (statement, parameters) = match plan.replaces_only() {
-            true => (&self.statements.replace, parameters.of_replace()),
-            false => (&self.statements.change, parameters.of_change()),
-        };
-        let exchange = async {
-            let mut rows = pin!(self.client.query_raw(statement, parameters).await?);
-            let answer = rows.try_next().await?;
-            // What follows a row is the answer to the commit; without one there is nothing to commit.
-            let end = if answer.is_some() { rows.try_next().await } else { Ok(None) };
-            Ok::<_, tokio_postgres::Error>((answer, end))
-        };
-        let patience = self.shared.connector.options.reply_timeout;
-        let in_doubt =
-            |why: String| Broken::InDoubt { why, changed: vec![true; plan.answers.len()] };
-        match tokio::time::timeout(patience, exchange).await {
-            Ok(Ok((answer, Ok(_)))) => Ok(answer),
-            Ok(Ok((_, Err(error)))) if commit_refused(&error) => Err(error.into()),
-            Ok(Ok((_, Err(error)))) => Err(in_doubt(error.to_string())),
-            Ok(Err(error)) if error.as_db_error().is_none() => Err(in_doubt(error.to_string())),
-            Ok(Err(error)) => {
-                let failure = Failure::from(error);
-                // A row was not as we know it.
-                if failure.blames_request { Ok(None) } else { Err(failure.into()) }
-            }
-            Err(_) => Err(in_doubt(format!("no answer within {patience:?}"))),
+/// What became of a group.
+pub(crate) enum End {
+    /// It is as planned. `stepped` if the server's clock has to be put right.
+    Done {
+        by: Xid,
+        stepped: bool,
+    },
+    /// What is known is not so; nothing happened.
+    Refuted,
+    Broken(Broken),
+}
+
+/// Decides a group by what is known, and how the counter has to be for it.
+pub(crate) fn plan(shared: &Shared, jobs: &[Job], known: &mut Known) -> Option<(Plan, Left)> {
+    let left = known.left()?;
+    let plan = plan::plan(jobs, known, left, shared.time.between()?)?;
+    Some((plan, left))
+}
+
+/// The exchange.
+pub(crate) async fn fly(
+    shared: Arc<Shared>,
+    ready: Arc<Ready>,
+    jobs: Vec<Job>,
+    plan: Arc<Plan>,
+    left: Left,
+) -> Landed {
+    let sent = shared.time.sent();
+    let end = match send(&shared, &ready, &jobs, &plan, left).await {
+        Ok(Some(answer)) => {
+            let sample = Sample {
+                wall_ms: answer.get(WROTE_AT),
+                offset_ms: plan.head.clock_offset_ms,
+                last_ms: plan.head.clock_last_ms,
+            };
+            let stepped = shared.time.received(sent, sample).stepped;
+            End::Done { by: answer.get(WRITTEN_BY), stepped }
         }
+        Ok(None) => End::Refuted,
+        Err(broken) => End::Broken(broken),
+    };
+    Landed { jobs, plan, end }
+}
+
+/// `None` if what is known is not so.
+async fn send(
+    shared: &Shared,
+    ready: &Ready,
+    jobs: &[Job],
+    plan: &Plan,
+    left: Left,
+) -> Result<Option<SqlRow>, Broken> {
+    let Ready { session, statements } = ready;
+    let parameters = Parameters::new(plan, jobs, left, &shared.channel);
+    let replaces = !plan.writers.is_empty();
+    let (statement, parameters) = match plan.replaces_only() {
+        true => (&statements.replace, parameters.of_replace()),
+        false if replaces => (&statements.change, parameters.of_change(true)),
+        false => (&statements.come_and_go, parameters.of_change(false)),
+    };
+    let exchange = async {
+        let mut rows = pin!(session.client.query_raw(statement, parameters).await?);
+        let answer = rows.try_next().await?;
+        // What follows a row is the answer to the commit; without one there is nothing to commit.
+        let end = if answer.is_some() { rows.try_next().await } else { Ok(None) };
+        Ok::<_, tokio_postgres::Error>((answer, end))
+    };
+    let patience = shared.connector.options.reply_timeout;
+    let in_doubt = |why: String| Broken::InDoubt { why, changed: vec![true; plan.answers.len()] };
+    match tokio::time::timeout(patience, exchange).await {
+        Ok(Ok((answer, Ok(_)))) => Ok(answer),
+        Ok(Ok((_, Err(error)))) if commit_refused(&error) => Err(error.into()),
+        Ok(Ok((_, Err(error)))) => Err(in_doubt(error.to_string())),
+        Ok(Err(error)) if error.as_db_error().is_none() => Err(in_doubt(error.to_string())),
+        Ok(Err(error)) => {
+            let failure = Failure::from(error);
+            // A row was not as we know it.
+            if failure.blames_request { Ok(None) } else { Err(failure.into()) }
+        }
+        Err(_) => Err(in_doubt(format!("no answer within {patience:?}"))),
     }
 }

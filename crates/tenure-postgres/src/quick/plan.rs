@@ -15,79 +15,109 @@ use crate::tid::Xid;
 use crate::transaction::lowered;
 
 /// What a group comes to if all that is known is so.
-pub(super) struct Plan<'a> {
+#[derive(Clone)]
+pub(crate) struct Plan {
     /// In the order of the jobs.
-    pub(super) answers: Vec<Result<Committed>>,
-    /// One for each commit, each with one change, in order of key.
-    pub(super) steps: Vec<Step>,
-    /// What each step does to its row.
-    pub(super) fates: Vec<Fate>,
-    /// What must not be there.
-    pub(super) absent: Vec<&'a Key>,
+    pub(crate) answers: Vec<Result<Committed>>,
+    /// One for each commit, each with one change: first what is inserted, then what is replaced, then
+    /// what is removed, each in order of key.
+    pub(crate) steps: Vec<Step>,
+    /// How many are inserted.
+    pub(super) inserted: usize,
+    /// For each that is replaced, who wrote what is there.
+    pub(super) writers: Vec<Xid>,
+    /// What must not be there: checks of jobs, by their numbers.
+    absent: Vec<(usize, usize)>,
     /// Rows that are removed must live at this instant at least.
     pub(super) not_before_ms: i64,
-    pub(super) head: Head,
+    pub(crate) head: Head,
 }
 
-/// What becomes of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+/// What becomes of a row, in the order in which the statement does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
     /// There is none, and it comes.
     Insert,
-    /// It is the one that this transaction wrote, and is replaced.
-    Replace(Xid),
+    /// It is the one that we wrote, and is replaced.
+    Replace,
     /// It is the one we wrote, was not outlived by its time, and goes.
     Remove,
 }
 
-impl Plan<'_> {
+impl Plan {
     /// Whether rows are replaced and nothing else is to be seen to.
     pub(super) fn replaces_only(&self) -> bool {
-        let replaces = |fate: &Fate| matches!(fate, Fate::Replace(_));
-        self.absent.is_empty() && self.fates.iter().all(replaces)
+        self.absent.is_empty() && self.writers.len() == self.steps.len()
     }
+
+    /// What must not be there.
+    pub(super) fn absent<'a>(&self, jobs: &'a [Job]) -> impl Iterator<Item = &'a Key> {
+        self.absent.iter().filter_map(|(job, check)| match &jobs.get(*job)?.request {
+            Work::Commit(commit) => commit.checks.get(*check).map(|check| &check.key),
+            _ => None,
+        })
+    }
+
+    /// Whether this is about what another plan writes, so that one has to wait for the other.
+    pub(crate) fn meets(&self, jobs: &[Job], other: &Self) -> bool {
+        let written = self.steps.iter().filter_map(key_of);
+        written.chain(self.absent(jobs)).any(|key| other.writes(key))
+    }
+
+    fn writes(&self, key: &Key) -> bool {
+        let replaced = self.inserted + self.writers.len();
+        let (inserts, rest) = self.steps.split_at(self.inserted);
+        let (replaces, removes) = rest.split_at(replaced - self.inserted);
+        [inserts, replaces, removes]
+            .iter()
+            .any(|steps| steps.binary_search_by(|step| key_of(step).cmp(&Some(key))).is_ok())
+    }
+}
+
+fn key_of(step: &Step) -> Option<&Key> {
+    step.changes.first().map(|change| {
+        let (Change::Put { row, .. } | Change::Remove { row, .. }) = change;
+        &row.object.key
+    })
 }
 
 /// A commit of one write, which may demand that other objects are not there.
 struct Simple<'a> {
+    /// Its place among the jobs.
+    at: usize,
     commit: &'a Commit,
     write: &'a Write,
 }
 
 /// Decides a group; `None` if what is known does not suffice. The store's time lies within `between`.
-pub(super) fn plan<'a>(
-    jobs: &'a [Job],
-    known: &Known,
-    left: Left,
-    between: (i64, i64),
-) -> Option<Plan<'a>> {
-    let simple = jobs.iter().enumerate().map(|(at, job)| Some((at, simple(&job.request)?)));
+pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64)) -> Option<Plan> {
+    let simple = jobs.iter().enumerate().map(|(at, job)| simple(at, &job.request));
     let mut commits = simple.collect::<Option<Vec<_>>>()?;
-    // They all wait at the same time, so any order will do; this is the one in which rows are locked.
-    commits.sort_unstable_by_key(|(_, simple)| simple.write.key());
-    if commits.windows(2).any(|pair| pair[0].1.write.key() == pair[1].1.write.key()) {
+    commits.sort_unstable_by_key(|simple| simple.write.key());
+    if commits.windows(2).any(|pair| pair[0].write.key() == pair[1].write.key()) {
         return None;
     }
     let absent = absent(&commits, known)?;
+    let fated = commits.into_iter().map(|simple| {
+        let (fate, row) = fate(simple.write, known)?;
+        Some((fate, row, simple))
+    });
+    let mut fated = fated.collect::<Option<Vec<_>>>()?;
+    // They all wait at the same time, so any order will do. Of each fate rows stay in order of key,
+    // which is the one in which they are locked.
+    fated.sort_by_key(|(fate, ..)| *fate);
     let earliest = between.0.max(left.head.clock_last_ms);
     // A life counts from the latest that it can be by now, so it is never cut short.
     let now =
         Now { store_ms: between.1.max(earliest), wall_ms: earliest - left.head.clock_offset_ms };
     let mut revision = unsigned(left.head.revision);
     let mut next_expiry_ms = left.head.next_expiry_ms;
-    let (mut steps, mut fates) = (Vec::new(), Vec::new());
+    let (mut steps, mut writers, mut inserted) = (Vec::with_capacity(jobs.len()), Vec::new(), 0);
     let mut answers: Vec<_> = jobs.iter().map(|_| None).collect();
-    for (at, Simple { commit, write }) in commits {
-        let (row, fate) = match (known.row(write.key()), write) {
-            (None, Write::Put(put)) if put.expect == Expect::Absent => (None, Fate::Insert),
-            (Some((row, by)), Write::Put(put)) if is_replaced(put, row) => {
-                (Some(row), Fate::Replace(*by))
-            }
-            (Some((row, _)), Write::Delete(_)) => (Some(row), Fate::Remove),
-            _ => return None,
-        };
+    for (fate, row, Simple { at, commit, .. }) in fated {
+        let mut view = Only(row.map(|(row, _)| row));
         let Decision { committed, steps: one, .. } =
-            decide(&mut Only(row), commit, now, revision).ok()?;
+            decide(&mut view, commit, now, revision).ok()?;
         revision = committed.revision?;
         let [step] = <[Step; 1]>::try_from(one).ok()?;
         if let Some(Change::Put { row: Row { expires_at_ms: Some(at), .. }, .. }) =
@@ -96,13 +126,26 @@ pub(super) fn plan<'a>(
             next_expiry_ms = next_expiry_ms.min(lowered(*at));
         }
         steps.push(step);
-        fates.push(fate);
+        inserted += usize::from(fate == Fate::Insert);
+        writers.extend(row.filter(|_| fate == Fate::Replace).map(|(_, by)| *by));
         answers[at] = Some(Ok(committed));
     }
     let answers = answers.into_iter().collect::<Option<Vec<_>>>()?;
     let head =
         Head { revision: signed(revision), clock_last_ms: earliest, next_expiry_ms, ..left.head };
-    Some(Plan { answers, steps, fates, absent, not_before_ms: earliest, head })
+    Some(Plan { answers, steps, inserted, writers, absent, not_before_ms: earliest, head })
+}
+
+/// What becomes of the row of a write, and the row; `None` if that cannot be told.
+fn fate<'a>(write: &Write, known: &'a Known) -> Option<(Fate, Option<&'a (Row, Xid)>)> {
+    match (known.row(write.key()), write) {
+        (None, Write::Put(put)) if put.expect == Expect::Absent => Some((Fate::Insert, None)),
+        (Some(found), Write::Put(put)) if is_replaced(put, &found.0) => {
+            Some((Fate::Replace, Some(found)))
+        }
+        (Some(found), Write::Delete(_)) => Some((Fate::Remove, Some(found))),
+        _ => None,
+    }
 }
 
 /// A put that leaves the name as it is, of an object that neither has a time to live nor gets one.
@@ -110,24 +153,31 @@ fn is_replaced(put: &Put, row: &Row) -> bool {
     put.ttl.is_none() && row.expires_at_ms.is_none() && row.object.name == put.name
 }
 
-fn simple(work: &Work) -> Option<Simple<'_>> {
+fn simple(at: usize, work: &Work) -> Option<Simple<'_>> {
     let Work::Commit(commit) = work else { return None };
     // Named in full: whatever a commit may hold one day, it is not simple until somebody says so here.
     let Commit { checks, writes, attachments } = commit;
     let only_absent = checks.iter().all(|check| check.expect == Expect::Absent);
     match (&writes[..], &attachments[..]) {
-        ([write], []) if only_absent => Some(Simple { commit, write }),
+        ([write], []) if only_absent => Some(Simple { at, commit, write }),
         _ => None,
     }
 }
 
 /// What the group demands not to be there; `None` if it is known to be, or about to.
-fn absent<'a>(commits: &[(usize, Simple<'a>)], known: &Known) -> Option<Vec<&'a Key>> {
-    let checks = commits.iter().flat_map(|(_, simple)| &simple.commit.checks);
-    let absent: Vec<&Key> = checks.map(|check| &check.key).collect();
+fn absent(commits: &[Simple<'_>], known: &Known) -> Option<Vec<(usize, usize)>> {
     let is_written =
-        |key: &Key| commits.binary_search_by(|(_, simple)| simple.write.key().cmp(key)).is_ok();
-    absent.iter().all(|key| known.row(key).is_none() && !is_written(key)).then_some(absent)
+        |key: &Key| commits.binary_search_by(|simple| simple.write.key().cmp(key)).is_ok();
+    let mut absent = Vec::new();
+    for Simple { at, commit, .. } in commits {
+        for (number, check) in commit.checks.iter().enumerate() {
+            if known.row(&check.key).is_some() || is_written(&check.key) {
+                return None;
+            }
+            absent.push((*at, number));
+        }
+    }
+    Some(absent)
 }
 
 /// All that a simple commit needs to see: the row it writes, which has the name that is asked for.

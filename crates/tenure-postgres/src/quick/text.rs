@@ -1,15 +1,17 @@
 //! The statements of the short way, and what they are given.
 //!
-//! Each locks the counter row as this process left it, changes the rows of the group, tells of it and
+//! Each locks the counter row as this session left it, changes the rows of the group, tells of it and
 //! moves the counter on. A row that is not as we know it makes the division in the last line fail,
-//! and with it everything.
+//! and with it everything. Rows and events share their arrays: first come the rows that are inserted,
+//! then those that are replaced, then those that are removed.
 
 use tenure::store::WRITER_LEVEL;
 use tenure::store::decide::{Change, Step};
 use tokio_postgres::types::ToSql;
 
-use super::plan::{Fate, Plan};
-use crate::apply::{COLUMNS, Columns, Keys, unnested};
+use super::plan::Plan;
+use crate::apply::{COLUMNS, Columns, Keys};
+use crate::group::Job;
 use crate::known::Left;
 use crate::row::signed;
 use crate::tid::Xid;
@@ -19,81 +21,103 @@ use crate::time::WALL_MS;
 pub(super) const WROTE_AT: usize = 2;
 pub(super) const WRITTEN_BY: usize = 3;
 
+/// If the transaction that left the counter is on its way, we cannot name it yet, but the session
+/// remembers it by then.
 const LOCKED: &str = "with locked as materialized ( \
      select from tenure_meta \
-     where revision = $1::bigint and xmin = $2::xid and min_writer <= $3::integer \
+     where revision = $1::bigint and min_writer <= $3::integer \
+       and xmin = coalesce($2::xid, current_setting('tenure.left', true)::xid) \
      for update), ";
 
+/// The session remembers who moved the counter, unless that is undone.
+const REMEMBERED: &str = "pg_current_xact_id()::xid, \
+     set_config('tenure.left', pg_current_xact_id()::xid::text, false)";
+
 /// What a simple put leaves as it is (name, time to live, creation) is not written to the row.
-fn replaced(first: usize) -> String {
-    let columns = "object_type, id, payload, labels, updated_at_ms, resource_version, revision, \
-                   token, writer";
-    let rows = unnested(columns, first);
+fn replaced(writers: usize) -> String {
     format!(
         "replaced as ( \
-           update objects o set payload = w.payload, labels = w.labels, \
-             updated_at_ms = w.updated_at_ms, resource_version = w.resource_version, \
-             revision = w.revision, token = w.token \
-           from ({rows}) w \
-           where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
-             and o.xmin = w.writer \
-           returning 1)"
+     update objects o set payload = w.payload, labels = w.labels, \
+       updated_at_ms = w.updated_at_ms, resource_version = w.resource_version, \
+       revision = w.revision, token = w.token \
+     from (select unnest($4::text[]) as object_type, unnest($5::text[]) as id, \
+         unnest($7::bytea[]) as payload, unnest($8::text[]) as labels, \
+         unnest($10::bigint[]) as updated_at_ms, unnest($11::bigint[]) as resource_version, \
+         unnest($12::bigint[]) as revision, unnest($14::bigint[]) as token, \
+         unnest(${writers}::xid[]) as writer \
+       offset $17::bigint limit $18::bigint) w \
+     where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
+       and o.xmin = w.writer \
+     returning 1), "
     )
 }
 
-/// Replaces rows and nothing else. Rows and events share their arrays.
+/// The columns of the events, but what follows from the kind of the group.
+const EVENTS: &str = "object_types, ids, names, payloads, labels, created_at_ms, updated_at_ms, \
+     resource_versions, object_revisions, created_revisions, tokens, ttl_ms, revisions";
+
+/// Replaces rows and nothing else.
 pub(crate) fn replace_sql() -> String {
-    let replaced = replaced(4);
+    let replaced = replaced(23);
     format!(
-        "{LOCKED} {replaced}, \
+        "{LOCKED} {replaced} \
          told as ( \
-           insert into tenure_events (object_types, ids, payloads, labels, updated_at_ms, \
-             resource_versions, object_revisions, revisions, tokens, names, created_at_ms, \
-             created_revisions, causes, ttl_ms, last_revision, at_ms, bytes) \
-           select $4, $5, $6, $7, $8, $9, $10, $10, $11, $13, $14, $15, \
-             array_fill('put'::text, array[$16::integer]), \
-             array_fill(null::bigint, array[$16::integer]), $17, $18, $19 \
+           insert into tenure_events ({EVENTS}, causes, last_revision, at_ms, bytes) \
+           select $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::bigint[], $16::bigint[], \
+             array_fill('put'::text, array[$18::bigint::integer]), $19, $20, $21 \
            where exists (select from locked)) \
-         update tenure_meta set revision = $17::bigint, clock_last_ms = $18::bigint \
+         update tenure_meta set revision = $19::bigint, clock_last_ms = $20::bigint \
          where exists (select from locked) \
-         returning pg_notify($20::text, $17::bigint::text) is null, \
-           1 / ((select count(*) from replaced) = $16::integer)::integer, \
-           {WALL_MS}, pg_current_xact_id()::xid"
+         returning pg_notify($22::text, $19::bigint::text) is null, \
+           1 / ((select count(*) from replaced) = $18::bigint)::integer, \
+           {WALL_MS}, {REMEMBERED}"
     )
 }
 
-/// Inserts, replaces and removes, if what is said to be absent is.
-pub(crate) fn change_sql() -> String {
-    let new = unnested(COLUMNS, 4);
-    let replaced = replaced(17);
-    let gone = unnested("object_type, id, revision, token", 26);
-    let absent = unnested("object_type, id", 30);
-    let events = (32..=45).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
+/// Inserts and removes, if what is said to be absent is; replaces as well, if told to.
+pub(crate) fn change_sql(replaces: bool) -> String {
+    let (replaced, and_replaced) = match replaces {
+        true => (replaced(30), "(select count(*) from replaced) + "),
+        false => (String::new(), ""),
+    };
     format!(
         "{LOCKED} \
-         inserted as (insert into objects ({COLUMNS}) \
-           select * from ({new}) w where exists (select from locked)), \
-         {replaced}, \
+         inserted as ( \
+           insert into objects ({COLUMNS}) \
+           select * from (select unnest($4::text[]), unnest($5::text[]), unnest($6::text[]), \
+               unnest($7::bytea[]), unnest($8::text[]), unnest($9::bigint[]), \
+               unnest($10::bigint[]), unnest($11::bigint[]), unnest($12::bigint[]), \
+               unnest($13::bigint[]), unnest($14::bigint[]), unnest($15::bigint[]), \
+               unnest($23::bigint[]) \
+             limit $17::bigint) w \
+           where exists (select from locked)), \
+         {replaced} \
          removed as ( \
-           delete from objects o using ({gone}) w \
+           delete from objects o \
+           using (select unnest($4::text[]) as object_type, unnest($5::text[]) as id, \
+               unnest($12::bigint[]) as revision, unnest($14::bigint[]) as token \
+             offset $17::bigint + $18::bigint) w \
            where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
              and o.revision = w.revision and o.token = w.token \
              and (o.expires_at_ms is null \
-               or o.expires_at_ms > greatest({WALL_MS} + $46::bigint, $47::bigint)) \
+               or o.expires_at_ms > greatest({WALL_MS} + $24::bigint, $25::bigint)) \
            returning 1), \
          told as ( \
-           insert into tenure_events (object_types, ids, names, payloads, labels, created_at_ms, \
-             updated_at_ms, resource_versions, object_revisions, created_revisions, tokens, \
-             ttl_ms, revisions, causes, last_revision, at_ms, bytes) \
-           select {events}, $48, $49, $50 where exists (select from locked)) \
-         update tenure_meta set revision = $48::bigint, clock_last_ms = $49::bigint, \
-           next_expiry_ms = $51::bigint \
+           insert into tenure_events ({EVENTS}, causes, last_revision, at_ms, bytes) \
+           select $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16::bigint[], \
+             array_fill('put'::text, array[($17::bigint + $18::bigint)::integer]) \
+               || array_fill('deleted'::text, array[$26::bigint::integer]), $19, $20, $21 \
+           where exists (select from locked)) \
+         update tenure_meta set revision = $19::bigint, clock_last_ms = $20::bigint, \
+           next_expiry_ms = $27::bigint \
          where exists (select from locked) \
-         returning pg_notify($52::text, $48::bigint::text) is null, \
-           1 / ((select count(*) from replaced) + (select count(*) from removed) = $53::bigint \
-             and not exists (select from objects o join ({absent}) w \
+         returning pg_notify($22::text, $19::bigint::text) is null, \
+           1 / ({and_replaced} (select count(*) from removed) = $26::bigint{counted} \
+             and not exists (select from objects o \
+               join (select unnest($28::text[]) as object_type, unnest($29::text[]) as id) w \
                on o.object_type = w.object_type and o.id = w.id))::integer, \
-           {WALL_MS}, pg_current_xact_id()::xid"
+           {WALL_MS}, {REMEMBERED}",
+        counted = if replaces { " + $18::bigint" } else { "" },
     )
 }
 
@@ -101,141 +125,99 @@ pub(crate) fn change_sql() -> String {
 pub(super) struct Parameters<'a> {
     left: Left,
     level: i32,
-    new: Columns<'a>,
-    new_expires_at_ms: Vec<Option<i64>>,
-    replaced: Columns<'a>,
-    writers: Vec<Xid>,
-    gone: Columns<'a>,
+    rows: Columns<'a>,
+    revisions: Vec<i64>,
+    expires_at_ms: Vec<Option<i64>>,
+    /// Behind a gap for each row that is inserted.
+    writers: Vec<Option<Xid>>,
+    inserted: i64,
+    replaced: i64,
+    removed: i64,
     absent: Keys<'a>,
-    told: Columns<'a>,
-    told_revision: Vec<i64>,
-    told_cause: Vec<&'static str>,
     bytes: i64,
-    confirmed: i64,
-    count: i32,
-    plan: &'a Plan<'a>,
+    plan: &'a Plan,
     channel: &'a String,
 }
 
 impl<'a> Parameters<'a> {
-    pub(super) fn new(plan: &'a Plan<'a>, left: Left, channel: &'a String) -> Self {
+    pub(super) fn new(plan: &'a Plan, jobs: &'a [Job], left: Left, channel: &'a String) -> Self {
+        let (inserted, replaced) = (plan.inserted, plan.writers.len());
+        let removed = plan.steps.len().saturating_sub(inserted + replaced);
+        let gap = std::iter::repeat_n(None, if replaced > 0 { inserted } else { 0 });
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let mut all = Self {
             left,
             level: i32::try_from(WRITER_LEVEL).unwrap_or(i32::MAX),
-            new: Columns::default(),
-            new_expires_at_ms: Vec::new(),
-            replaced: Columns::default(),
-            writers: Vec::new(),
-            gone: Columns::default(),
+            rows: Columns::default(),
+            revisions: Vec::with_capacity(plan.steps.len()),
+            expires_at_ms: Vec::with_capacity(inserted),
+            writers: gap.chain(plan.writers.iter().copied().map(Some)).collect(),
+            inserted: count(inserted),
+            replaced: count(replaced),
+            removed: count(removed),
             absent: Keys::default(),
-            told: Columns::default(),
-            told_revision: Vec::new(),
-            told_cause: Vec::new(),
             bytes: 0,
-            confirmed: 0,
-            count: i32::try_from(plan.steps.len()).unwrap_or(i32::MAX),
             plan,
             channel,
         };
-        for (step, fate) in plan.steps.iter().zip(&plan.fates) {
-            all.add(step, *fate);
+        for (number, step) in plan.steps.iter().enumerate() {
+            all.add(step, number < inserted);
         }
-        plan.absent.iter().for_each(|key| all.absent.push(&key.kind, &key.id));
+        plan.absent(jobs).for_each(|key| all.absent.push(&key.kind, &key.id));
         all
     }
 
-    fn add(&mut self, step: &'a Step, fate: Fate) {
+    fn add(&mut self, step: &'a Step, inserted: bool) {
         for change in &step.changes {
             let (Change::Put { row, .. } | Change::Remove { row, .. }) = change;
-            let object = &row.object;
-            match fate {
-                Fate::Insert => {
-                    self.new.push(object);
-                    self.new_expires_at_ms.push(row.expires_at_ms);
-                }
-                Fate::Replace(writer) => {
-                    self.replaced.push(object);
-                    self.writers.push(writer);
-                    self.confirmed += 1;
-                }
-                Fate::Remove => {
-                    self.gone.push(object);
-                    self.confirmed += 1;
-                }
-            }
-            self.bytes += i64::try_from(object.size()).unwrap_or(i64::MAX);
-            if !self.plan.replaces_only() {
-                self.told.push(object);
-                self.told_revision.push(signed(step.revision));
-                self.told_cause.push(if fate == Fate::Remove { "deleted" } else { "put" });
+            self.rows.push(&row.object);
+            self.revisions.push(signed(step.revision));
+            self.bytes += i64::try_from(row.object.size()).unwrap_or(i64::MAX);
+            if inserted {
+                self.expires_at_ms.push(row.expires_at_ms);
             }
         }
     }
 
     /// Those of [`replace_sql`].
     pub(super) fn of_replace(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let (rows, head) = (&self.replaced, &self.plan.head);
-        let mut all = self.confirming();
-        all.extend(self.replacing());
-        all.extend::<[&(dyn ToSql + Sync); 8]>([
-            &rows.name,
-            &rows.created_at_ms,
-            &rows.created_revision,
-            &self.count,
+        let mut all = self.of_all();
+        all.push(&self.writers);
+        all
+    }
+
+    /// Those of [`change_sql`].
+    pub(super) fn of_change(&self, replaces: bool) -> Vec<&(dyn ToSql + Sync)> {
+        let mut all = self.of_all();
+        let head = &self.plan.head;
+        all.extend::<[&(dyn ToSql + Sync); 5]>([
+            &self.expires_at_ms,
+            &head.clock_offset_ms,
+            &self.plan.not_before_ms,
+            &self.removed,
+            &head.next_expiry_ms,
+        ]);
+        all.extend(self.absent.parameters());
+        if replaces {
+            all.push(&self.writers);
+        }
+        all
+    }
+
+    fn of_all(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let (left, head) = (&self.left, &self.plan.head);
+        let mut all: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(30);
+        all.extend::<[&(dyn ToSql + Sync); 3]>([&left.head.revision, &left.by, &self.level]);
+        all.extend(self.rows.parameters());
+        all.extend::<[&(dyn ToSql + Sync); 7]>([
+            &self.revisions,
+            &self.inserted,
+            &self.replaced,
             &head.revision,
             &head.clock_last_ms,
             &self.bytes,
             self.channel,
         ]);
         all
-    }
-
-    /// Those of [`change_sql`].
-    pub(super) fn of_change(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let (gone, plan) = (&self.gone, self.plan);
-        let mut all = self.confirming();
-        all.extend(self.new.parameters());
-        all.push(&self.new_expires_at_ms);
-        all.extend(self.replacing());
-        all.extend::<[&(dyn ToSql + Sync); 4]>([
-            &gone.object_type,
-            &gone.id,
-            &gone.revision,
-            &gone.token,
-        ]);
-        all.extend(self.absent.parameters());
-        all.extend(self.told.parameters());
-        all.extend::<[&(dyn ToSql + Sync); 10]>([
-            &self.told_revision,
-            &self.told_cause,
-            &plan.head.clock_offset_ms,
-            &plan.not_before_ms,
-            &plan.head.revision,
-            &plan.head.clock_last_ms,
-            &self.bytes,
-            &plan.head.next_expiry_ms,
-            self.channel,
-            &self.confirmed,
-        ]);
-        all
-    }
-
-    fn confirming(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![&self.left.head.revision, &self.left.by, &self.level]
-    }
-
-    fn replacing(&self) -> [&(dyn ToSql + Sync); 9] {
-        let rows = &self.replaced;
-        [
-            &rows.object_type,
-            &rows.id,
-            &rows.payload,
-            &rows.labels,
-            &rows.updated_at_ms,
-            &rows.version,
-            &rows.revision,
-            &rows.token,
-            &self.writers,
-        ]
     }
 }

@@ -3,6 +3,7 @@
 mod clock;
 mod common;
 mod connect;
+mod flights;
 mod groups;
 mod holders;
 mod known;
@@ -32,6 +33,7 @@ fn main() {
             connect::add(trials, server);
             groups::add(trials, server);
             known::add(trials, server);
+            flights::add(trials, server);
             outage::add(trials, server);
             sql::add(trials, server);
             holders::add(trials, server);

@@ -96,12 +96,13 @@ impl Held {
     }
 
     /// A renewal sent at `sent` was granted. Never moves the deadline back: replies may overtake
-    /// each other, and the latest promise of the store is the one that counts.
-    pub(crate) fn renewed(&self, sent: Duration, revision: u64) {
+    /// each other, and the latest promise of the store is the one that counts. Returns the deadline.
+    pub(crate) fn renewed(&self, sent: Duration, revision: u64) -> Duration {
         let mut state = self.state();
         state.revision = revision;
         state.failures = 0;
         state.valid_until = state.valid_until.max(self.timing.valid_until(sent));
+        state.valid_until
     }
 
     /// Ends the tenure, unless it has ended already. Whether this call ended it.

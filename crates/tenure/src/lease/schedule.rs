@@ -21,8 +21,10 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Schedules a lease anew. Whether the worker has to be woken for it.
     pub(crate) fn put(&mut self, held: &Arc<Held>, at: Duration) -> bool {
-        self.remove(held);
         let mut state = held.state();
+        if let Some(slot) = state.slot.take() {
+            self.due.remove(&slot);
+        }
         if state.leaving || state.loss.is_some() {
             return false;
         }

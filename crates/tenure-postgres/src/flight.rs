@@ -1,0 +1,157 @@
+//! Groups on their way: up to two are sent before the first of them is answered.
+//!
+//! While the server works on one group, this process wakes the callers of the other and takes what they
+//! ask for next. The server takes them in order, and each confirms on the server what it is built on,
+//! so the second one of two never applies without the first; see [`crate::quick`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesOrdered, StreamExt};
+use tenure::clock::{Clock as _, SystemClock};
+
+use crate::connection::Session;
+use crate::group::{Committer, Job, leave_in_doubt};
+use crate::quick::{End, Landed, Plan, fly, plan};
+use crate::tid::Xid;
+use crate::transaction::{Broken, Statements, Transaction};
+
+/// A session that commits.
+pub(crate) struct Ready {
+    pub(crate) session: Session,
+    pub(crate) statements: Statements,
+}
+
+/// What was sent and is not answered yet, in order.
+#[derive(Default)]
+pub(crate) struct Flights {
+    answers: FuturesOrdered<BoxFuture<'static, Landed>>,
+    plans: VecDeque<Arc<Plan>>,
+}
+
+impl Flights {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plans.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// Commits under way.
+    pub(crate) fn jobs(&self) -> usize {
+        self.plans.iter().map(|plan| plan.answers.len()).sum()
+    }
+
+    /// The next answer; `None` if none is expected. Nothing is lost if this is dropped before it is
+    /// ready.
+    pub(crate) async fn next(&mut self) -> Option<Landed> {
+        let landed = self.answers.next().await?;
+        self.plans.pop_front();
+        Some(landed)
+    }
+}
+
+impl Committer {
+    /// Sends a group the short way, if it can be; else everything under way is awaited first.
+    pub(crate) async fn set_off(&mut self, jobs: Vec<Job>) {
+        let Err(jobs) = self.try_setting_off(jobs) else { return };
+        let awaited = !self.flights.is_empty();
+        while let Some(landed) = self.flights.next().await {
+            self.land(landed).await;
+        }
+        // By now more may be known.
+        let jobs = match awaited {
+            true => self.try_setting_off(jobs),
+            false => Err(jobs),
+        };
+        if let Err(jobs) = jobs {
+            self.work_off(jobs).await;
+        }
+    }
+
+    /// Gives the group back if it cannot go the short way.
+    fn try_setting_off(&mut self, jobs: Vec<Job>) -> Result<(), Vec<Job>> {
+        let Some((ready, known)) = &mut self.session else { return Err(jobs) };
+        if ready.session.client.is_closed() {
+            return Err(jobs);
+        }
+        let Some((plan, left)) = plan(&self.shared, &jobs, known) else { return Err(jobs) };
+        if self.flights.plans.iter().any(|other| plan.meets(&jobs, other)) {
+            return Err(jobs);
+        }
+        known.ahead(plan.head);
+        let plan = Arc::new(plan);
+        self.flights.plans.push_back(Arc::clone(&plan));
+        let flight = fly(Arc::clone(&self.shared), Arc::clone(ready), jobs, plan, left);
+        self.flights.answers.push_back(Box::pin(flight));
+        Ok(())
+    }
+
+    /// Sees to a group that was answered.
+    pub(crate) async fn land(&mut self, landed: Landed) {
+        if let Landed { jobs, plan, end: End::Done { by, stepped: false } } = landed {
+            return self.done(jobs, plan, Some(by));
+        }
+        // Something is odd, and what is under way behind it is built on it.
+        let mut all = vec![landed];
+        while let Some(next) = self.flights.next().await {
+            all.push(next);
+        }
+        if all.iter().any(|landed| matches!(landed.end, End::Done { stepped: true, .. })) {
+            self.record_step().await;
+        }
+        if all.iter().any(|landed| matches!(landed.end, End::Refuted))
+            && let Some((_, known)) = &mut self.session
+        {
+            known.refuted();
+        }
+        let mut again = Vec::new();
+        for Landed { jobs, plan, end } in all {
+            match end {
+                End::Done { .. } => self.done(jobs, plan, None),
+                End::Refuted => again.push(jobs),
+                // Nothing was applied; a fresh session may fare better.
+                End::Broken(Broken::Before(failure)) => {
+                    tracing::debug!(error = %failure.error, "a group of commits starts over");
+                    self.session = None;
+                    again.push(jobs);
+                }
+                End::Broken(Broken::InDoubt { why, changed }) => {
+                    self.session = None;
+                    leave_in_doubt(jobs, &why, changed);
+                }
+            }
+        }
+        for jobs in again {
+            self.work_off(jobs).await;
+        }
+    }
+
+    /// Answers the callers; what was written is kept in mind if `by` says who did.
+    fn done(&mut self, jobs: Vec<Job>, plan: Arc<Plan>, by: Option<Xid>) {
+        self.shared.pump.committed(&plan.steps);
+        let commits = jobs.len();
+        let Plan { answers, steps, head, .. } = Arc::unwrap_or_clone(plan);
+        for (job, answer) in jobs.into_iter().zip(answers) {
+            job.answer(answer);
+        }
+        // Done when nobody waits for it any more.
+        if let (Some((_, known)), Some(by)) = (&mut self.session, by) {
+            known.arrived(&steps, head, by);
+        }
+        self.pace.done(SystemClock.uptime(), commits, self.flights.jobs());
+    }
+
+    /// The server's clock was stepped: the offset must be put right for everybody. What is done is
+    /// done, whatever comes of this.
+    async fn record_step(&mut self) {
+        let Some((ready, known)) = &mut self.session else { return };
+        known.forget();
+        let (client, statements) = (&ready.session.client, &ready.statements);
+        let transaction = Transaction { shared: &self.shared, client, statements, joins: false };
+        let _ = transaction.run(&[], known).await;
+        known.forget();
+    }
+}
