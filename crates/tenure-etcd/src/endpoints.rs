@@ -98,6 +98,10 @@ impl Endpoints {
         if let Some(link) = self.current() {
             return Ok(link);
         }
+        Box::pin(self.open_link(budget)).await
+    }
+
+    async fn open_link(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
         let opening = async {
             let _turn = self.opening.lock().await;
             match self.current() {

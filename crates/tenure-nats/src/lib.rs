@@ -29,6 +29,7 @@ mod options;
 mod publish;
 mod pump;
 mod read;
+mod requests;
 mod shared;
 mod stored;
 mod subject;
