@@ -62,7 +62,8 @@ impl Shared {
             let now = self.endpoints.options.clock.uptime();
             let taking = Taking { fresh, budget, now };
             let mut plan = Plan::make(self, commit, &snapshot, &decision, taking).await?;
-            match self.attempt(commit, &mut plan, budget).await? {
+            // A box of its own: two small ones are had at once, one large one has to be looked for.
+            match Box::pin(self.attempt(commit, &mut plan, budget)).await? {
                 Tried::Applied(revision) => {
                     return Ok(self.applied(plan, decision, revision));
                 }

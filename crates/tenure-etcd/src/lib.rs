@@ -15,13 +15,16 @@
 //!
 //! The way of a commit: [`EtcdStore`] → `snapshot` (guessed from `cache`, or read) → the decision of
 //! all backends → `plan` (the transaction, with spares from `leases`) → `commit` (sent, confirmed, or
-//! decided again). `endpoints` chooses the server, `link` talks to it, `keeper` keeps leases alive.
+//! decided again). `endpoints` chooses the server, `dial` connects, `link` talks to it by `grpc`, `keeper`
+//! keeps leases alive.
 
 mod cache;
 mod commit;
+mod dial;
 mod endpoints;
 mod envelope;
 mod error;
+mod grpc;
 mod keeper;
 mod keys;
 mod leases;
@@ -31,6 +34,7 @@ mod plan;
 mod read;
 mod shared;
 mod snapshot;
+mod tls;
 mod touch;
 mod watch;
 mod wire;
