@@ -61,8 +61,9 @@ impl Shared {
             }
             let now = self.endpoints.options.clock.uptime();
             let taking = Taking { fresh, budget, now };
-            let mut plan = Plan::make(self, commit, &snapshot, &decision, taking).await?;
-            // A box of its own: two small ones are had at once, one large one has to be looked for.
+            // Boxes of their own: small ones are had at once, one large one has to be looked for.
+            let making = Plan::make(self, commit, &snapshot, &decision, taking);
+            let mut plan = Box::pin(making).await?;
             match Box::pin(self.attempt(commit, &mut plan, budget)).await? {
                 Tried::Applied(revision) => {
                     return Ok(self.applied(plan, decision, revision));

@@ -50,7 +50,7 @@ impl View for Single<'_> {
 }
 
 impl Shared {
-    pub(crate) async fn commit(&self, commit: Commit) -> Result<Committed> {
+    pub(crate) async fn commit(&self, commit: &Commit) -> Result<Committed> {
         if commit.checks.len() + commit.writes.len() > 1 {
             let capability = Capability::MultiObjectCommits;
             return Err(Error::Unsupported { capability, backend: BACKEND });
@@ -61,13 +61,13 @@ impl Shared {
             return Ok(Committed { revision: None, writes: Vec::new() });
         };
         let subject = self.subjects.of(key);
-        let guess = self.memory.recall(&subject).or_else(|| guess(&commit));
+        let guess = self.memory.recall(&subject).or_else(|| guess(commit));
         let (mut base, mut fresh) = match guess {
             Some(base) => (base, false),
             None => (Box::pin(self.look(&subject, key)).await?, true),
         };
         for attempt in 0..ATTEMPTS {
-            match self.decide(&commit, &base) {
+            match self.decide(commit, &base) {
                 Ok((committed, None)) if fresh => return Ok(committed),
                 Err(error) if fresh => return Err(error),
                 Ok((mut committed, Some(replacement))) => {

@@ -8,13 +8,14 @@
 //! Whoever hands over does so on its own runtime. So this is for a line that serves one runtime: there,
 //! nobody waits for another runtime that may be blocked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, StatusCode, Subscriber};
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{oneshot, watch};
 
@@ -36,9 +37,9 @@ struct Ready {
 #[derive(Default)]
 struct State {
     drawn: u64,
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, oneshot::Sender<Answer>, RandomState>,
     /// Noted, not handed over. The one who found this empty does it for all.
-    ready: Vec<Ready>,
+    ready: VecDeque<Ready>,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -88,12 +89,12 @@ impl Requests {
             state.drawn += 1;
             let number = state.drawn;
             state.waiting.insert(number, sender);
-            state.ready.push(Ready { number, subject, headers, payload });
+            state.ready.push_back(Ready { number, subject, headers, payload });
             (number, state.ready.len() == 1, state.waiting.len() == 1)
         };
         let _noted = Noted { state: &self.state, number };
         if is_first {
-            let turn = Turn(self);
+            let mut turn = Turn { requests: self, is_over: false };
             if !is_alone {
                 tokio::task::yield_now().await;
             }
@@ -119,15 +120,17 @@ impl Requests {
 
     async fn publish(&self, ready: Ready) {
         let Ready { number, subject, headers, payload } = ready;
+        let mut unsent = Unsent { requests: self, number: Some(number) };
         let mut reply = String::with_capacity(self.inbox.len() + 20);
         reply.push_str(&self.inbox);
         // Writing to a string cannot fail.
         let _ = write!(reply, "{number}");
         let sent = self.client.publish_with_reply_and_headers(subject, reply, headers, payload);
-        if let Err(error) = sent.await {
-            let trouble =
-                Trouble::Unsent(format!("the request was refused by the client: {error}"));
-            self.answer(number, Err(trouble));
+        let sent = sent.await;
+        unsent.number = None;
+        if let Err(error) = sent {
+            let why = format!("the request was refused by the client: {error}");
+            self.answer(number, Err(Trouble::Unsent(why)));
         }
     }
 
@@ -139,30 +142,49 @@ impl Requests {
     }
 }
 
-/// The duty to hand over what is ready, also for those who came later; it passes with nobody.
-struct Turn<'a>(&'a Requests);
+/// The duty to hand over what is ready, also for those who came later.
+struct Turn<'a> {
+    requests: &'a Requests,
+    is_over: bool,
+}
 
 impl Turn<'_> {
-    fn take(&self) -> Vec<Ready> {
-        std::mem::take(&mut lock(&self.0.state).ready)
+    fn next(&mut self) -> Option<Ready> {
+        let next = lock(&self.requests.state).ready.pop_front();
+        // From here on whoever comes finds nobody before it, and sees to it itself.
+        self.is_over = next.is_none();
+        next
     }
 
-    async fn hand_over(&self) {
-        for ready in self.take() {
-            self.0.publish(ready).await;
+    async fn hand_over(&mut self) {
+        while let Some(ready) = self.next() {
+            self.requests.publish(ready).await;
         }
     }
 }
 
 impl Drop for Turn<'_> {
-    /// Whoever had the turn went away before it came. Others must not wait for that.
+    /// Whoever had the turn went away before it was over. Others must not wait for that.
     fn drop(&mut self) {
-        for ready in self.take() {
-            let number = ready.number;
-            if self.0.publish(ready).now_or_never().is_none() {
-                let why = "the client took no more requests at that moment";
-                self.0.answer(number, Err(Trouble::Unsent(why.into())));
-            }
+        while !self.is_over {
+            let Some(ready) = self.next() else { return };
+            // If the client takes no more at this moment, its asker is told so.
+            let _ = tokio::task::unconstrained(self.requests.publish(ready)).now_or_never();
+        }
+    }
+}
+
+/// A request on its way to the client: if that is broken off, it was not sent.
+struct Unsent<'a> {
+    requests: &'a Requests,
+    number: Option<u64>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let why = "whoever was to send it went away, and the client took no more";
+            self.requests.answer(number, Err(Trouble::Unsent(why.into())));
         }
     }
 }
