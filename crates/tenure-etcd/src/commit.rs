@@ -3,6 +3,8 @@
 //! The decision is the one of all backends. The transaction applies it only if everything it rests on
 //! is still so; if not, it brings back what is there instead, and the decision is taken again. A
 //! refusal that rests on a guess is looked at once more before it is told.
+//!
+//! What seldom happens is boxed: a commit is a future on the heap, and a small one costs less to make.
 
 use std::sync::atomic::Ordering;
 
@@ -45,7 +47,7 @@ impl Shared {
         for attempt in 0..ATTEMPTS {
             let mut snapshot = match guessed.take() {
                 Some(snapshot) => snapshot,
-                None => self.read_concerned(commit, budget).await?,
+                None => Box::pin(self.read_concerned(commit, budget)).await?,
             };
             let now = Now { store_ms: 0, wall_ms: self.endpoints.options.clock.wall_ms() };
             let decision = match decide(&mut snapshot, commit, now, HEAD) {
@@ -59,8 +61,10 @@ impl Shared {
             }
             let now = self.endpoints.options.clock.uptime();
             let taking = Taking { fresh, budget, now };
-            let plan = Plan::make(self, commit, &snapshot, &decision, taking).await?;
-            match self.attempt(commit, &plan, budget).await? {
+            // Boxes of their own: small ones are had at once, one large one has to be looked for.
+            let making = Plan::make(self, commit, &snapshot, &decision, taking);
+            let mut plan = Box::pin(making).await?;
+            match Box::pin(self.attempt(commit, &mut plan, budget)).await? {
                 Tried::Applied(revision) => {
                     return Ok(self.applied(plan, decision, revision));
                 }
@@ -86,8 +90,11 @@ impl Shared {
     }
 
     fn applied(&self, plan: Plan, decision: Decision, revision: i64) -> Committed {
+        let Decision { committed, steps, .. } = decision;
+        // What was decided is the plan's alone from here on, which completes it in place.
+        drop(steps);
         plan.applied(self, revision);
-        settled(decision.committed, revision)
+        settled(committed, revision)
     }
 
     /// Spare leases that certainly were not used.
@@ -100,7 +107,7 @@ impl Shared {
     async fn read_concerned(&self, commit: &Commit, budget: Budget) -> Result<Snapshot> {
         let success = Snapshot::questions(commit, &self.keys, true);
         let question = TxnRequest { success, ..TxnRequest::default() };
-        let answer: TxnResponse = self.endpoints.read(path::TXN, question, budget).await?;
+        let answer: TxnResponse = self.nearest().read(path::TXN, question, budget).await?;
         let snapshot = Snapshot::read(commit, answer.responses, true)?;
         if let Some(writer) = snapshot.writer {
             self.writer.store(writer, Ordering::Release);
@@ -110,12 +117,20 @@ impl Shared {
 
     /// Sends the transaction and, beside it, the keep-alives of the leases it uses. It counts only
     /// when both are confirmed.
-    async fn attempt(&self, commit: &Commit, plan: &Plan, budget: Budget) -> Result<Tried> {
-        let link = self.endpoints.link(budget).await?;
-        let left = self.endpoints.left(budget);
-        let watched = Watched::new(&self.endpoints, &link);
-        let sending = link.call::<_, TxnResponse>(path::TXN, plan.txn.clone());
-        let both = futures::future::join(sending, self.keep_alive(&link, &plan.renewed));
+    async fn attempt(&self, commit: &Commit, plan: &mut Plan, budget: Budget) -> Result<Tried> {
+        let endpoints = self.nearest();
+        let link = endpoints.link(budget).await?;
+        let left = endpoints.left(budget);
+        let watched = Watched::new(endpoints, &link);
+        let writes = plan.writes();
+        let sending = link.call::<_, TxnResponse>(path::TXN, std::mem::take(&mut plan.txn));
+        let keeping = async {
+            match plan.renewed.as_slice() {
+                [] => Vec::new(),
+                leases => Box::pin(self.keep_alive(&link, leases)).await,
+            }
+        };
+        let both = futures::future::join(sending, keeping);
         let answer = tokio::time::timeout(left, both).await;
         watched.done();
         let late = || Fault::Unclear(format!("no answer within {left:?}"));
@@ -125,9 +140,9 @@ impl Shared {
             Err(Fault::NoLease) => return Ok(Tried::NoLease),
             Err(Fault::No(error)) => return Err(error),
             Err(fault) => {
-                self.endpoints.fail(&link);
-                let nothing_lost = !plan.writes() || matches!(fault, Fault::Elsewhere(_));
-                let error = if plan.writes() { fault.of_write() } else { fault.of_read() };
+                endpoints.fail(&link);
+                let nothing_lost = !writes || matches!(fault, Fault::Elsewhere(_));
+                let error = if writes { fault.of_write() } else { fault.of_read() };
                 return if nothing_lost { Ok(Tried::Failed(error)) } else { Err(error) };
             }
         };
@@ -135,29 +150,31 @@ impl Shared {
             return Ok(Tried::Moved(Snapshot::read(commit, answer.responses, false)?));
         }
         let header = answer.header.unwrap_or_default();
-        self.confirm(plan, renewed, &header, budget).await
+        if renewed.is_empty() {
+            return Ok(Tried::Applied(header.revision));
+        }
+        Box::pin(self.confirm(&plan.renewed, renewed, &header, writes, budget)).await
     }
 
     /// The transaction was applied; makes sure that the lives it granted are whole.
     async fn confirm(
         &self,
-        plan: &Plan,
+        leases: &[i64],
         renewed: Vec<Result<Renewed, Fault>>,
         header: &ResponseHeader,
+        writes: bool,
         budget: Budget,
     ) -> Result<Tried> {
         let renewed = match believed(renewed, header.raft_term) {
             Ok(renewed) => renewed,
-            Err(_) => {
-                self.keep_alive_for_certain(&plan.renewed, budget).await.map_err(|error| {
-                    Error::unknown(BACKEND, format!("it was written, but with which life? {error}"))
-                })?
-            }
+            Err(_) => self.keep_alive_for_certain(leases, budget).await.map_err(|error| {
+                Error::unknown(BACKEND, format!("it was written, but with which life? {error}"))
+            })?,
         };
         if renewed.iter().all(Result::is_ok) {
             return Ok(Tried::Applied(header.revision));
         }
-        if plan.writes() {
+        if writes {
             return Err(Error::unknown(BACKEND, "what it wrote expired at that very moment"));
         }
         // Nothing was written, and what was to live on has ended.

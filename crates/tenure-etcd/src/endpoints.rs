@@ -12,25 +12,17 @@ use std::time::Duration;
 use prost::Message;
 use tenure::{Error, Result};
 use tokio::sync::{Mutex, Semaphore};
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
 
+use crate::dial::Line;
 use crate::error::Fault;
-use crate::link::{Link, Wire};
+use crate::grpc::Wire;
+use crate::link::Link;
 use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
 use crate::{BACKEND, Options};
 use tenure::store::home::Home;
 
 /// Between rounds through all servers.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The transport's own look whether the other side is there; more often, and servers object.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// What one watch may leave unread before its server holds back.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-/// So large that watches nobody reads do not hold up the others on their connection.
-const CONNECTION_WINDOW: u32 = 1 << 30;
-
 pub(crate) struct Endpoints {
     pub(crate) options: Arc<Options>,
     home: Arc<Home>,
@@ -98,6 +90,10 @@ impl Endpoints {
         if let Some(link) = self.current() {
             return Ok(link);
         }
+        Box::pin(self.open_link(budget)).await
+    }
+
+    async fn open_link(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
         let opening = async {
             let _turn = self.opening.lock().await;
             match self.current() {
@@ -149,8 +145,10 @@ impl Endpoints {
         let address = &self.options.endpoints[server];
         let late = || Fault::Elsewhere(format!("{address} did not answer in time"));
         let opening = async {
-            let mut wire = Wire { channel: self.connect(address).await?, token: None };
-            wire.token = self.log_in(&wire).await?;
+            let tls = self.options.tls.as_ref();
+            let line = Line::dial(address, tls, &self.home).await?;
+            let mut wire = Wire::new(line, address, tls.is_some())?;
+            self.log_in(&mut wire).await?;
             let link = Link::new(server, wire, &self.home);
             self.probe(&link).await?;
             Ok(link)
@@ -161,32 +159,11 @@ impl Endpoints {
         opened
     }
 
-    async fn connect(&self, address: &str) -> Result<Channel, Fault> {
-        let scheme = if self.options.tls.is_some() { "https" } else { "http" };
-        let bad = |error: tonic::transport::Error| {
-            let reason = std::error::Error::source(&error).map(ToString::to_string);
-            Fault::Elsewhere(format!("{address}: {}", reason.unwrap_or_else(|| error.to_string())))
-        };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-            .map_err(bad)?
-            .connect_timeout(self.options.connect_timeout)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW);
-        if let Some(tls) = &self.options.tls {
-            endpoint = endpoint.tls_config(tls.config()).map_err(bad)?;
-        }
-        endpoint.connect().await.map_err(bad)
-    }
-
-    async fn log_in(&self, wire: &Wire) -> Result<Option<MetadataValue<Ascii>>, Fault> {
-        let Some((name, password)) = self.options.login.clone() else { return Ok(None) };
+    async fn log_in(&self, wire: &mut Wire) -> Result<(), Fault> {
+        let Some((name, password)) = self.options.login.clone() else { return Ok(()) };
         let question = AuthenticateRequest { name, password };
         let answer: AuthenticateResponse = wire.call(path::AUTHENTICATE, question).await?;
-        let odd = |_| Fault::Elsewhere("the server gave an unusable token".into());
-        answer.token.parse().map(Some).map_err(odd)
+        wire.show(&answer.token)
     }
 
     /// A linearizable read: answered only by a server that is in touch with a majority.

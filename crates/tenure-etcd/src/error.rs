@@ -1,12 +1,9 @@
 //! What a failed call means: whether anything can have happened, and whether to ask elsewhere.
 
-use std::error::Error as _;
-
 use tenure::Error;
-use tonic::{Code, ConnectError, Status};
+use tonic::{Code, Status};
 
 use crate::BACKEND;
-use crate::link::MAX_ANSWER;
 
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
@@ -61,12 +58,8 @@ impl From<Status> for Fault {
         if text.contains("requested lease not found") {
             return Self::NoLease;
         }
-        if DID_NOTHING.iter().any(|known| text.contains(known)) || never_sent(&status) {
-            return Self::Elsewhere(describe(&status));
-        }
-        if text.contains("decoded message length too large") {
-            let (max, got) = (MAX_ANSWER as u64, MAX_ANSWER as u64 + 1);
-            return Self::No(Error::LimitExceeded { limit: "answer_bytes", max, got });
+        if DID_NOTHING.iter().any(|known| text.contains(known)) {
+            return Self::Elsewhere(told());
         }
         if text.contains("database space exceeded") {
             return Self::No(Error::Full { backend: BACKEND, reason: told() });
@@ -93,34 +86,9 @@ impl From<Status> for Fault {
                 Self::No(Error::Refused { backend: BACKEND, reason })
             }
             Code::Unauthenticated => Self::Elsewhere(told()),
-            _ => Self::Unclear(describe(&status)),
+            _ => Self::Unclear(told()),
         }
     }
-}
-
-/// Whether the connection was never made, so that no request can have left.
-fn never_sent(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.is::<ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-fn describe(status: &Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

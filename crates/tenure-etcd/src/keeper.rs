@@ -12,7 +12,7 @@ use futures::stream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Fault;
-use crate::link::Wire;
+use crate::grpc::Wire;
 use crate::wire::{LeaseLife, LeaseRequest, path};
 use tenure::store::home::Home;
 
@@ -98,7 +98,7 @@ async fn answer(
         let life = match answers.message().await {
             Ok(Some(life)) => life,
             Ok(None) => return Fault::Elsewhere("the server ended the keep-alives".into()),
-            Err(status) => return Fault::from(status),
+            Err(fault) => return fault,
         };
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let Some((id, reply)) = next.filter(|(id, _)| *id == life.id) else {

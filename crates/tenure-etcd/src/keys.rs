@@ -17,15 +17,15 @@ impl Keys {
     }
 
     pub(crate) fn object(&self, key: &Key) -> Vec<u8> {
-        format!("{}/o/{}/{}", self.prefix, key.kind, key.id).into_bytes()
+        [&self.prefix, "/o/", &key.kind, "/", &key.id].concat().into_bytes()
     }
 
     pub(crate) fn name(&self, kind: &str, name: &str) -> Vec<u8> {
-        format!("{}/n/{kind}/{name}", self.prefix).into_bytes()
+        [&self.prefix, "/n/", kind, "/", name].concat().into_bytes()
     }
 
     pub(crate) fn writer(&self) -> Vec<u8> {
-        format!("{}/writer", self.prefix).into_bytes()
+        [&self.prefix, "/writer"].concat().into_bytes()
     }
 
     /// Where ids of this kind with this prefix begin; of all kinds without one.

@@ -91,11 +91,12 @@ impl Leases {
         act(shelves.entry(life).or_default())
     }
 
-    /// A lease with this life that carries nothing; `fresh` if spares are not to be trusted.
-    pub(crate) async fn take(&self, life: u64, fresh: bool, budget: Budget) -> Result<Spare> {
+    /// A lease with this life that carries nothing, if there is one; `fresh` if spares are not to be
+    /// trusted. Where there is none, more will be kept from now on.
+    pub(crate) fn at_hand(&self, life: u64, fresh: bool) -> Option<Spare> {
         let now = self.now();
         let most = self.endpoints.options.spares;
-        let spare = self.with(life, |shelf| {
+        self.with(life, |shelf| {
             shelf.used = now;
             if fresh {
                 shelf.spares.clear();
@@ -107,11 +108,7 @@ impl Leases {
             }
             shelf.wanted = (shelf.wanted + 1).min(most);
             None
-        });
-        match spare {
-            Some(spare) => Ok(spare),
-            None => self.grant(life, budget).await,
-        }
+        })
     }
 
     /// Gives back a lease that certainly carries nothing.

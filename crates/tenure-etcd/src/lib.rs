@@ -15,13 +15,16 @@
 //!
 //! The way of a commit: [`EtcdStore`] → `snapshot` (guessed from `cache`, or read) → the decision of
 //! all backends → `plan` (the transaction, with spares from `leases`) → `commit` (sent, confirmed, or
-//! decided again). `endpoints` chooses the server, `link` talks to it, `keeper` keeps leases alive.
+//! decided again). `endpoints` chooses the server, `dial` connects, `link` talks to it by `grpc`, `keeper`
+//! keeps leases alive.
 
 mod cache;
 mod commit;
+mod dial;
 mod endpoints;
 mod envelope;
 mod error;
+mod grpc;
 mod keeper;
 mod keys;
 mod leases;
@@ -31,6 +34,7 @@ mod plan;
 mod read;
 mod shared;
 mod snapshot;
+mod tls;
 mod touch;
 mod watch;
 mod wire;
@@ -52,7 +56,7 @@ use cache::Cache;
 use endpoints::Endpoints;
 use keys::Keys;
 use leases::Leases;
-use shared::Shared;
+use shared::{Near, Shared};
 use tenure::store::home::Home;
 
 /// The name in errors and capabilities.
@@ -82,17 +86,20 @@ impl EtcdStore {
     pub async fn connect_with(options: Options) -> Result<Self> {
         let options = Arc::new(options);
         let home = Arc::new(Home::start(BACKEND)?);
+        let here = Arc::new(Home::here());
         let endpoints = Endpoints::new(Arc::clone(&options), Arc::clone(&home));
         let leases = Leases::new(Arc::clone(&endpoints));
         let shared = Arc::new(Shared {
             keys: Keys::new(&options.prefix),
-            watching: Endpoints::new(options, Arc::clone(&home)),
+            watching: Endpoints::new(Arc::clone(&options), Arc::clone(&home)),
+            near: Near { endpoints: Endpoints::new(options, Arc::clone(&here)), home: here },
             leases,
             cache: Cache::default(),
             writer: AtomicI64::new(0),
             endpoints,
         });
         shared.check_level().await?;
+        shared.near.endpoints.link(shared.near.endpoints.budget()).await?;
         let mut capabilities = capabilities();
         let shortest = shared.leases.shortest(shared.endpoints.budget()).await?;
         capabilities.ttl = capabilities
@@ -168,6 +175,7 @@ impl Backend for EtcdStore {
     async fn close(&self) {
         self.shared.leases.revoke_all().await;
         self.shared.endpoints.close();
+        self.shared.near.endpoints.close();
         self.shared.watching.close();
     }
 }

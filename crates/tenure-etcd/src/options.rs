@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure::clock::{SharedClock, SystemClock};
 use tenure::{Error, Result};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+use crate::tls::Tls;
 
 /// Where the servers are and how to use them.
 ///
@@ -30,14 +31,6 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) spares: usize,
     pub(crate) clock: SharedClock,
-}
-
-/// Certificates, in PEM.
-#[derive(Clone, Default)]
-pub(crate) struct Tls {
-    ca: Option<Vec<u8>>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
-    server_name: Option<String>,
 }
 
 impl Options {
@@ -195,23 +188,6 @@ impl Options {
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = clock;
         self
-    }
-}
-
-impl Tls {
-    pub(crate) fn config(&self) -> ClientTlsConfig {
-        let mut config = ClientTlsConfig::new();
-        config = match &self.ca {
-            Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
-            None => config.with_native_roots(),
-        };
-        if let Some((certificate, key)) = &self.identity {
-            config = config.identity(Identity::from_pem(certificate, key));
-        }
-        if let Some(name) = &self.server_name {
-            config = config.domain_name(name);
-        }
-        config
     }
 }
 

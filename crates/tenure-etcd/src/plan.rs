@@ -4,7 +4,7 @@
 //! decision changes, and if a condition fails it reads everything again, so that a commit that was
 //! based on something else learns what is there without another round trip.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +100,10 @@ impl Plan {
             Some(before) => (before.lease, before.since),
             None if life == 0 => (0, None),
             None => {
-                let spare = shared.leases.take(life, leases.fresh, leases.budget).await?;
+                let spare = match shared.leases.at_hand(life, leases.fresh) {
+                    Some(spare) => spare,
+                    None => Box::pin(shared.leases.grant(life, leases.budget)).await?,
+                };
                 self.spares.push(spare);
                 (spare.id, Some(spare.certain))
             }
@@ -180,9 +183,9 @@ fn claim_names(
 fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Compare> {
     let level = shared.writer.load(std::sync::atomic::Ordering::Acquire);
     let mut conditions = vec![unchanged(shared.keys.writer(), level)];
-    let mut exact = BTreeSet::new();
+    let mut exact: Vec<&Key> = Vec::with_capacity(commit.writes.len() + commit.checks.len());
     for write in &commit.writes {
-        exact.insert(write.key());
+        exact.push(write.key());
         if let tenure::store::Write::Put(tenure::store::Put { key, name: Some(name), .. }) = write {
             let before = snapshot.object(key);
             if before.is_none_or(|before| before.object.name.as_ref() != Some(name)) {
@@ -201,9 +204,8 @@ fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Comp
                 key: shared.keys.object(&check.key),
                 value: Some(Target::Create(0)),
             }),
-            _ => {
-                exact.insert(&check.key);
-            }
+            _ if exact.contains(&&check.key) => {}
+            _ => exact.push(&check.key),
         }
     }
     conditions.extend(

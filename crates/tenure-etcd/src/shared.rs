@@ -16,10 +16,13 @@ use crate::leases::Leases;
 use crate::link::Link;
 use crate::snapshot::check_level;
 use crate::wire::{RangeRequest, RangeResponse, path};
+use tenure::store::home::Home;
 
 pub(crate) struct Shared {
     pub(crate) keys: Keys,
     pub(crate) endpoints: Arc<Endpoints>,
+    /// The same for whoever asks on the runtime that opened the store, and lives there.
+    pub(crate) near: Near,
     /// A connection of their own for watches, so that what nobody reads holds up no renewal.
     pub(crate) watching: Arc<Endpoints>,
     pub(crate) leases: Arc<Leases>,
@@ -28,7 +31,20 @@ pub(crate) struct Shared {
     pub(crate) writer: AtomicI64,
 }
 
+/// A connection on the runtime that opened the store, for as long as that runs.
+pub(crate) struct Near {
+    pub(crate) home: Arc<Home>,
+    pub(crate) endpoints: Arc<Endpoints>,
+}
+
 impl Shared {
+    /// What a commit made here and now goes over. Whoever asks on the runtime that opened the store is
+    /// proof that it runs, and saves two changes of threads; everything else, renewals above all, is
+    /// asked on a thread of our own, which goes on while that runtime is busy or blocked.
+    pub(crate) fn nearest(&self) -> &Arc<Endpoints> {
+        if self.near.home.is_here() { &self.near.endpoints } else { &self.endpoints }
+    }
+
     /// Refuses to go on if the store demands a newer program.
     pub(crate) async fn check_level(&self) -> Result<()> {
         let key = self.keys.writer();

@@ -1,6 +1,5 @@
 //! What a commit is judged on: the objects and names it concerns, as read or as guessed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tenure::store::decide::{Row, View};
@@ -23,11 +22,12 @@ pub(crate) struct Owner {
 
 type Name = (String, String);
 
-/// Objects and names at one instant; all of them guessed, or all of them read.
+/// Objects and names at one instant; all of them guessed, or all of them read. A commit concerns few,
+/// so they are searched one by one.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    objects: HashMap<Key, Option<Arc<Known>>>,
-    names: HashMap<Name, Option<Owner>>,
+    objects: Vec<(Key, Option<Arc<Known>>)>,
+    names: Vec<(Name, Option<Owner>)>,
     /// It was read, at one instant of this very call.
     pub(crate) read: bool,
     /// etcd's revision of the writer level's key, if it was read.
@@ -41,15 +41,15 @@ impl Snapshot {
         let checks = commit.checks.iter().map(|check| (&check.key, check.expect));
         let writes = commit.writes.iter().map(|write| (write.key(), write.expect()));
         for (key, expect) in checks.chain(writes) {
-            if !this.objects.contains_key(key) {
+            if !this.objects.iter().any(|(known, _)| known == key) {
                 let guess = guess(key, expect, cache)?;
-                this.objects.insert(key.clone(), guess);
+                this.objects.push((key.clone(), guess));
             }
         }
         for (key, name) in named(commit) {
             let has_it = this.object(key).is_some_and(|known| known.object.name == *name);
             let owner = has_it.then(|| Owner { id: key.id.clone(), modified: 0 });
-            this.names.insert((key.kind.clone(), name.clone().unwrap_or_default()), owner);
+            this.names.push(((key.kind.clone(), name.clone().unwrap_or_default()), owner));
         }
         Some(this)
     }
@@ -76,14 +76,14 @@ impl Snapshot {
         let mut this = Self { read: true, ..Self::default() };
         for key in concerned(commit) {
             let known = next()?.map(|kv| Known::read(key.clone(), &kv)).transpose()?;
-            this.objects.insert(key.clone(), known.map(Arc::new));
+            this.objects.push((key.clone(), known.map(Arc::new)));
         }
         for (key, name) in named(commit) {
             let owner = next()?.map(|kv| Owner {
                 id: String::from_utf8_lossy(&kv.value).into_owned(),
                 modified: kv.mod_revision,
             });
-            this.names.insert((key.kind.clone(), name.clone().unwrap_or_default()), owner);
+            this.names.push(((key.kind.clone(), name.clone().unwrap_or_default()), owner));
         }
         if level {
             let level = next()?;
@@ -94,7 +94,13 @@ impl Snapshot {
     }
 
     pub(crate) fn object(&self, key: &Key) -> Option<&Arc<Known>> {
-        self.objects.get(key).and_then(Option::as_ref)
+        let found = self.objects.iter().find(|(known, _)| known == key);
+        found.and_then(|(_, known)| known.as_ref())
+    }
+
+    fn owner(&self, kind: &str, name: &str) -> Option<&Owner> {
+        let found = self.names.iter().find(|((k, n), _)| k == kind && n == name);
+        found.and_then(|(_, owner)| owner.as_ref())
     }
 
     /// etcd's revision of an object, 0 if it is not there.
@@ -104,8 +110,7 @@ impl Snapshot {
 
     /// etcd's revision of a name's key, 0 if nobody has it.
     pub(crate) fn name_modified(&self, kind: &str, name: &str) -> i64 {
-        let owner = self.names.get(&(kind.to_owned(), name.to_owned()));
-        owner.and_then(Option::as_ref).map_or(0, |owner| owner.modified)
+        self.owner(kind, name).map_or(0, |owner| owner.modified)
     }
 }
 
@@ -160,7 +165,7 @@ impl View for Snapshot {
     }
 
     fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
-        let owner = self.names.get(&(kind.to_owned(), name.to_owned())).and_then(Option::as_ref);
+        let owner = self.owner(kind, name);
         Ok(owner.map(|owner| Row { object: Arc::new(bare(kind, &owner.id)), expires_at_ms: None }))
     }
 }

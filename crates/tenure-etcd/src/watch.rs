@@ -12,11 +12,11 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
 use tenure::{Error, Result};
-use tonic::Streaming;
 
 use crate::BACKEND;
 use crate::envelope::{Known, number};
 use crate::error::Fault;
+use crate::grpc::Answers;
 use crate::keys::end_of;
 use crate::link::Link;
 use crate::shared::Shared;
@@ -64,7 +64,7 @@ struct Cursor {
     request: WatchRequest,
     /// Everything up to here has been told, or is ready to be.
     after: u64,
-    open: Option<(Arc<Link>, Streaming<WatchResponse>)>,
+    open: Option<(Arc<Link>, Answers<WatchResponse>)>,
     /// What has arrived of a change that comes in parts.
     parts: Vec<wire::Event>,
     ready: VecDeque<Arc<Batch>>,
@@ -97,7 +97,7 @@ impl Cursor {
         match stream.message().await {
             Ok(Some(message)) => self.hear(message).await,
             Ok(None) => self.broke("the server ended it").await,
-            Err(status) => self.broke(status.message()).await,
+            Err(fault) => self.broke(&fault.of_read().to_string()).await,
         }
     }
 

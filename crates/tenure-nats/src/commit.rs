@@ -5,6 +5,8 @@
 //! is there. If the server accepts it, that was so, and one exchange was all. If it does not, or if
 //! the rules would refuse on grounds that are only remembered, the object is read from its leader
 //! and the rules are asked again. So nobody is ever refused because of something stale.
+//!
+//! What seldom happens is boxed: a commit is a future on the heap, and a small one costs less to make.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +50,7 @@ impl View for Single<'_> {
 }
 
 impl Shared {
-    pub(crate) async fn commit(&self, commit: Commit) -> Result<Committed> {
+    pub(crate) async fn commit(&self, commit: &Commit) -> Result<Committed> {
         if commit.checks.len() + commit.writes.len() > 1 {
             let capability = Capability::MultiObjectCommits;
             return Err(Error::Unsupported { capability, backend: BACKEND });
@@ -59,13 +61,13 @@ impl Shared {
             return Ok(Committed { revision: None, writes: Vec::new() });
         };
         let subject = self.subjects.of(key);
-        let guess = self.memory.recall(&subject).or_else(|| guess(&commit));
+        let guess = self.memory.recall(&subject).or_else(|| guess(commit));
         let (mut base, mut fresh) = match guess {
             Some(base) => (base, false),
-            None => (self.look(&subject, key).await?, true),
+            None => (Box::pin(self.look(&subject, key)).await?, true),
         };
         for attempt in 0..ATTEMPTS {
-            match self.decide(&commit, &base) {
+            match self.decide(commit, &base) {
                 Ok((committed, None)) if fresh => return Ok(committed),
                 Err(error) if fresh => return Err(error),
                 Ok((mut committed, Some(replacement))) => {
@@ -74,13 +76,13 @@ impl Shared {
                             settle(&mut committed, known.sequence);
                             return Ok(committed);
                         }
-                        Published::Refused => breathe(attempt).await,
+                        Published::Refused => Box::pin(breathe(attempt)).await,
                     }
                 }
                 // On remembered grounds nobody is refused, and nothing is said to be as it should.
                 Ok((_, None)) | Err(_) => {}
             }
-            (base, fresh) = (self.look(&subject, key).await?, true);
+            (base, fresh) = (Box::pin(self.look(&subject, key)).await?, true);
         }
         Err(Error::unavailable(BACKEND, format!("others wrote {key} first, {ATTEMPTS} times")))
     }

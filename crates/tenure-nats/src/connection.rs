@@ -10,7 +10,6 @@
 //! whoever asks on a runtime is proof that it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
@@ -24,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::BACKEND;
 use crate::options::Options;
+use crate::requests::Requests;
 use crate::subject::Subjects;
 use crate::time::ServerTime;
 use crate::url::{Login, Target};
@@ -50,6 +50,13 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    /// Nobody was there to hear it.
+    pub(crate) fn nobody() -> Self {
+        let why =
+            "no server answers for the bucket: it has no leader at present, or JetStream is off";
+        Self::Unsent(why.into())
+    }
+
     fn reason(self) -> String {
         match self {
             Self::Unsent(reason) | Self::Unanswered(reason) => reason,
@@ -79,8 +86,19 @@ pub(crate) struct Line {
 /// The line on the runtime that opened the store, for as long as that runs.
 struct Near {
     line: Line,
-    runtime: tokio::runtime::Id,
-    running: Weak<()>,
+    home: Home,
+    requests: Requests,
+}
+
+impl Near {
+    async fn open(target: &Target, options: &Options) -> Result<Self> {
+        let home = Home::here();
+        let line = Line::open(target, options, |connecting| home.spawn(connecting)).await?;
+        let opened = Requests::open(&line.client, line.link.clone()).await;
+        let (requests, sorting) = opened.map_err(|error| Error::unavailable(BACKEND, error))?;
+        home.spawn(sorting);
+        Ok(Self { line, home, requests })
+    }
 }
 
 /// The connections of one store.
@@ -98,25 +116,16 @@ impl Connection {
     pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
         let home = Home::start(BACKEND)?;
         let line = Line::open(target, &options, |connecting| home.spawn(connecting)).await?;
-        let near = Near {
-            line: Line::open(target, &options, |connecting| tokio::spawn(connecting)).await?,
-            runtime: tokio::runtime::Handle::current().id(),
-            running: running(),
-        };
+        let near = Near::open(target, &options).await?;
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let closed = AtomicBool::new(false);
         Ok(Self { line, near, subjects, options, time, home, closed })
     }
 
-    /// The line that a request made here and now goes over.
-    fn nearest(&self) -> &Line {
-        let here = tokio::runtime::Handle::try_current().is_ok_and(|h| h.id() == self.near.runtime);
-        if here && self.near.running.strong_count() > 0 { &self.near.line } else { &self.line }
-    }
-
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
     pub(crate) async fn hang_up(&self) {
+        self.near.requests.settled(self.options.reply_timeout).await;
         for line in [&self.near.line, &self.line] {
             if let Err(error) = line.client.drain().await {
                 tracing::debug!(%error, "the connection was gone already");
@@ -145,39 +154,17 @@ impl Connection {
         if self.is_closed() {
             return Err(Trouble::Unsent("the store was closed".into()));
         }
-        let line = self.nearest();
+        let near = self.near.home.is_here();
+        let line = if near { &self.near.line } else { &self.line };
         let mut link = line.link.clone();
-        let seen = *link.borrow_and_update();
-        if !seen.up {
-            let back = tokio::time::timeout(patience, link.wait_for(|link| link.up)).await;
-            if !matches!(back, Ok(Ok(_))) {
-                return Err(Trouble::Unsent("the connection is lost and not back yet".into()));
-            }
+        if !link.borrow_and_update().up {
+            Box::pin(back(&mut link, patience)).await?;
         }
-        let losses = link.borrow().losses;
-        let mut request = Request::new().payload(payload).timeout(Some(patience));
-        if let Some(headers) = headers {
-            request = request.headers(headers);
+        if near {
+            let headers = headers.unwrap_or_default();
+            return self.near.requests.ask(subject, headers, payload, patience).await;
         }
-        let reply = tokio::select! {
-            biased;
-            reply = line.client.send_request(subject, request) => reply,
-            _ = link.wait_for(|link| link.losses != losses) => {
-                return Err(Trouble::Unanswered("the connection broke before the answer".into()));
-            }
-        };
-        reply.map_err(|error| {
-            match error.kind() {
-            RequestErrorKind::NoResponders => Trouble::Unsent(
-                "no server answers for the bucket: it has no leader at present, or JetStream is off"
-                    .into(),
-            ),
-            RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
-                Trouble::Unsent(format!("the request was refused by the client: {error}"))
-            }
-            _ => Trouble::Unanswered(format!("no answer within {patience:?}: {error}")),
-        }
-        })
+        Box::pin(ask_alone(line, link, (subject, headers, payload), patience)).await
     }
 
     /// Asks the leader of the bucket something that changes nothing, again if need be.
@@ -202,6 +189,41 @@ impl Connection {
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// One request on a line that serves several threads, where nobody goes by anybody else.
+async fn ask_alone(
+    line: &Line,
+    mut link: watch::Receiver<Link>,
+    (subject, headers, payload): (String, Option<HeaderMap>, Bytes),
+    patience: Duration,
+) -> Result<Message, Trouble> {
+    let losses = link.borrow().losses;
+    let mut request = Request::new().payload(payload).timeout(Some(patience));
+    if let Some(headers) = headers {
+        request = request.headers(headers);
+    }
+    let reply = tokio::select! {
+        biased;
+        reply = line.client.send_request(subject, request) => reply,
+        _ = link.wait_for(|link| link.losses != losses) => {
+            return Err(Trouble::Unanswered("the connection broke before the answer".into()));
+        }
+    };
+    reply.map_err(|error| match error.kind() {
+        RequestErrorKind::NoResponders => Trouble::nobody(),
+        RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
+            Trouble::Unsent(format!("the request was refused by the client: {error}"))
+        }
+        _ => Trouble::Unanswered(format!("no answer within {patience:?}: {error}")),
+    })
+}
+
+/// Waits for a lost connection.
+async fn back(link: &mut watch::Receiver<Link>, patience: Duration) -> Result<(), Trouble> {
+    let lost = || Trouble::Unsent("the connection is lost and not back yet".into());
+    let back = tokio::time::timeout(patience, link.wait_for(|link| link.up)).await;
+    back.map_err(|_| lost())?.map(drop).map_err(|_| lost())
 }
 
 type Connecting = BoxFuture<'static, Result<Client, async_nats::ConnectError>>;
@@ -232,17 +254,6 @@ impl Line {
     }
 }
 
-/// Lives as long as the runtime that this is called on.
-fn running() -> Weak<()> {
-    let running = Arc::new(());
-    let told = Arc::downgrade(&running);
-    tokio::spawn(async move {
-        std::future::pending::<()>().await;
-        drop(running);
-    });
-    told
-}
-
 /// An answer of the servers, in their JSON.
 pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
     serde_json::from_slice(payload).map_err(|error| {
@@ -260,6 +271,8 @@ async fn settings(
         .connection_timeout(options.connect_timeout)
         .ping_interval(Duration::from_secs(5))
         .max_reconnects(None)
+        // Ours are made of tokens that are encoded; see `subject`.
+        .skip_subject_validation(true)
         .reconnect_delay_callback(|attempt| {
             Duration::from_millis(20 * u64::try_from(attempt).unwrap_or(25).min(25))
         })

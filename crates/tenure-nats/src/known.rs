@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::RandomState;
+
 use crate::stored::Known;
 
 /// Subjects and bytes in each of the two generations.
@@ -21,8 +23,8 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 struct Generations {
-    young: HashMap<String, Known>,
-    old: HashMap<String, Known>,
+    young: HashMap<String, Known, RandomState>,
+    old: HashMap<String, Known, RandomState>,
     young_bytes: usize,
 }
 

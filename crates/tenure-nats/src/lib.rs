@@ -29,6 +29,7 @@ mod options;
 mod publish;
 mod pump;
 mod read;
+mod requests;
 mod shared;
 mod stored;
 mod subject;
@@ -159,7 +160,7 @@ impl Backend for NatsStore {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
-        self.handle.shared.commit(commit).await
+        self.handle.shared.commit(&commit).await
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde::Deserialize;
 use tenure::store::{Capability, Cause};
@@ -73,7 +73,7 @@ impl Shared {
         self.memory.learn(subject, known.clone());
         let is_late = base.lives_until.is_some_and(|end| self.time.uptime() >= end);
         if is_late && known.object.is_some() {
-            self.confirm(subject).await?;
+            Box::pin(self.confirm(subject)).await?;
         }
         Ok(Published::Stored(known))
     }
@@ -95,19 +95,21 @@ impl Shared {
 }
 
 fn message(base: &Known, replacement: &Replacement) -> (HeaderMap, Bytes) {
+    // Names that are known to be good need neither a look nor a copy.
+    let name = HeaderName::from_static;
     let mut headers = HeaderMap::new();
-    headers.insert(EXPECTED, base.sequence.to_string());
+    headers.insert(name(EXPECTED), base.sequence.to_string());
     match replacement {
         Replacement::Object { object, life } => {
             if let Some(life) = life {
-                headers.insert(TTL, life.as_secs().max(1).to_string());
+                headers.insert(name(TTL), life.as_secs().max(1).to_string());
             }
             (headers, envelope::encode(object))
         }
         Replacement::Marker => {
-            headers.insert(OPERATION, "PURGE");
-            headers.insert(MARKER, "Remove");
-            headers.insert(TTL, MARKER_LIFE.as_secs().to_string());
+            headers.insert(name(OPERATION), "PURGE");
+            headers.insert(name(MARKER), "Remove");
+            headers.insert(name(TTL), MARKER_LIFE.as_secs().to_string());
             (headers, Bytes::new())
         }
     }

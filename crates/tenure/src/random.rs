@@ -7,7 +7,7 @@ pub trait Random: Send + Sync + 'static {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
 
-    /// 128 random bits; a source that can draw them at once may.
+    /// 128 random bits.
     fn next_u128(&self) -> u128 {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
@@ -37,6 +37,7 @@ impl Random for SystemRandom {
 
     #[expect(clippy::disallowed_methods, reason = "this is the source of randomness")]
     fn next_u128(&self) -> u128 {
+        // One call of the kernel instead of two: a nonce is drawn for every acquisition.
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the operating system has randomness");
         u128::from_ne_bytes(bytes)
@@ -73,7 +74,9 @@ pub fn below(random: &dyn Random, bound: u64) -> u64 {
 
 /// A nonce of 128 bits in hexadecimal.
 pub fn nonce(random: &dyn Random) -> String {
-    format!("{:032x}", random.next_u128())
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bits = random.next_u128();
+    (0..32).rev().map(|at| char::from(DIGITS[(bits >> (4 * at)) as usize & 15])).collect()
 }
 
 #[cfg(test)]
@@ -89,6 +92,9 @@ mod tests {
             assert!(x < bound);
         }
         assert_ne!(nonce(&a), nonce(&a));
+        let (c, d) = (SeededRandom::new(9), SeededRandom::new(9));
+        assert_eq!(nonce(&c), format!("{:016x}{:016x}", d.next_u64(), d.next_u64()));
+        assert_ne!(nonce(&SystemRandom), nonce(&SystemRandom));
         assert_eq!(below(&a, 0), 0);
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("traps::a_creation_over_an_expiry_keeps_its_life", move || over_expiry(server));
     trials.test("traps::a_life_never_ends_early", move || never_early(server));
     trials.test("traps::a_write_at_the_end_of_a_life_stays_or_is_unknown", at_end);
+    trials.test("traps::those_who_go_away_hold_up_nobody", move || gone_away(server));
     trials.test("traps::a_renewal_tells_nobody_and_an_expiry_everybody", move || told(server));
     trials.test("traps::a_marker_goes_and_revisions_still_rise", move || marker_goes(server));
     trials.test("traps::acquire_and_release_are_one_message_each", one_message_each);
@@ -109,6 +110,29 @@ async fn never_early(server: Server) -> Outcome {
             let lived = SystemClock.uptime() - sent;
             ensure_eq!(*cause, Cause::Expired);
             ensure!(lived >= LIFE, "{key} lived for {lived:?} only");
+        }
+    }
+    Ok(())
+}
+
+/// Requests that are ready together are sent by one of those who ask. Whoever that is may go away.
+async fn gone_away(server: Server) -> Outcome {
+    const OBJECTS: usize = 600;
+    let store = open(&server.fresh_bucket()).await?;
+    for round in 0..5 {
+        let mut tasks: Vec<_> = (0..OBJECTS)
+            .map(|n| {
+                let store = store.clone();
+                tokio::spawn(async move { store.commit(put(format!("o{n}"), "x")).await })
+            })
+            .collect();
+        // Some before they have begun, some while they are at it.
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+        tasks.iter().step_by(2).for_each(tokio::task::JoinHandle::abort);
+        for task in tasks.drain(..).skip(1).step_by(2) {
+            task.await.or_fail()??;
         }
     }
     Ok(())

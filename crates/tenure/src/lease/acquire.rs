@@ -8,6 +8,7 @@ use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts};
 use super::held::Held;
 use super::hooks::is_worth_asking_again;
 use super::reap::leaves_remains;
+use super::record::WAITER;
 use super::several::SeveralClaim;
 use super::take::{Attempt, Taken, adopt, take};
 use super::ticket::{Ticket, mark};
@@ -46,7 +47,9 @@ pub(crate) async fn acquire(
             Tried::Blocked | Tried::Gone | Tried::Idle => Err(held_error(agent, claim).await),
         };
     }
-    bounded(agent, claim, terms, wait(agent, claim, terms)).await
+    // Pinned where it is: it is large, and moving it costs more than much of what it does.
+    let waiting = std::pin::pin!(wait(agent, claim, terms));
+    bounded(agent, claim, terms, waiting).await
 }
 
 /// Acquires several leases at once, in line for whichever of them is in the way.
@@ -61,7 +64,8 @@ pub(crate) async fn acquire_several(
         return acquire(agent, &claim, terms).await;
     }
     terms.check(&agent.options)?;
-    bounded(agent, &claim, terms, wait_moving(agent, keys, terms)).await
+    let waiting = std::pin::pin!(wait_moving(agent, keys, terms));
+    bounded(agent, &claim, terms, waiting).await
 }
 
 /// Waits for as long as the terms say, and says who was in the way if that comes first.
@@ -77,7 +81,7 @@ async fn bounded(
         Some(deadline) => tokio::select! {
             biased;
             answer = waiting => answer,
-            () = agent.clock.sleep_until(deadline) => over(agent, claim, terms).await,
+            () = agent.clock.sleep_until(deadline) => Box::pin(over(agent, claim, terms)).await,
         },
     };
     let waited = agent.clock.uptime().saturating_sub(start);
@@ -106,6 +110,12 @@ async fn wait(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Ve
             Err(error) => pause(agent, error).await?,
         }
     }
+    // Apart, so that whoever need not wait does not carry the room that waiting takes.
+    Box::pin(queue_up(agent, claim, terms)).await
+}
+
+/// Takes places in line until one of them leads to the lease.
+async fn queue_up(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
     loop {
         agent.lines_open().await;
         let ticket = match Ticket::join(agent, claim, terms).await {
@@ -255,14 +265,14 @@ async fn try_once(
     // Where the store would not refuse a second one, it has to be found before one is taken.
     if terms.resume
         && claim.may_be_had_twice()
-        && let Some(held) = resume(agent, claim, terms).await?
+        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }
     let tried = try_taking(agent, claim, terms, ticket).await?;
     if terms.resume
         && matches!(tried, Tried::Blocked)
-        && let Some(held) = resume(agent, claim, terms).await?
+        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }
@@ -297,7 +307,7 @@ async fn try_taking(
     // A new one for every try, also of one waiter: whoever looks for what an earlier try may have
     // left behind must not mistake this one for it.
     let nonce = agent.nonce();
-    let line_mark = mark(claim.line());
+    let is_mark = |key: &Key| key.kind == WAITER && *key == mark(claim.line());
     let mut with_mark = true;
     let mut last = None;
     for _ in 0..REPLANS {
@@ -309,18 +319,18 @@ async fn try_taking(
             Some(ticket) => commit = commit.and(ticket.leaving(with_mark)),
             // Whoever is ready to wait does not get ahead of those who wait already.
             None if terms.wait != Wait::No && agent.multi() && agent.listens() => {
-                commit = commit.check(line_mark.clone(), Expect::Absent);
+                commit = commit.check(mark(claim.line()), Expect::Absent);
             }
             None => {}
         }
-        let attempt = Attempt { leases: &leases, terms, nonce: &nonce, commit };
+        let attempt = Attempt { leases, terms, nonce: &nonce, commit };
         let error = match take(agent, attempt).await? {
             Taken::Held(held) => return Ok(Tried::Held(held)),
             Taken::Refused(error) => error,
         };
         match &error {
-            Error::AlreadyExists { key, .. } if *key == line_mark => return Ok(Tried::Blocked),
-            Error::Conflict { key, .. } | Error::NotFound { key } if *key == line_mark => {
+            Error::AlreadyExists { key, .. } if is_mark(key) => return Ok(Tried::Blocked),
+            Error::Conflict { key, .. } | Error::NotFound { key } if is_mark(key) => {
                 // Somebody has joined since; the mark stays.
                 with_mark = false;
             }

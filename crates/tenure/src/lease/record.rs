@@ -103,8 +103,10 @@ pub(crate) fn untagged(id: &str) -> Option<(&str, &str)> {
 }
 
 pub(crate) fn encode<T: Serialize>(record: &T) -> Bytes {
+    let mut text = Vec::with_capacity(256);
     // These records are maps of strings and numbers; there is nothing in them that can fail.
-    serde_json::to_vec(record).expect("a record of strings and numbers is JSON").into()
+    serde_json::to_writer(&mut text, record).expect("a record of strings and numbers is JSON");
+    text.into()
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(object: &Object, backend: &'static str) -> Result<T> {

@@ -27,7 +27,7 @@ pub(crate) enum Taken {
 
 /// What an attempt takes.
 pub(crate) struct Attempt<'a> {
-    pub(crate) leases: &'a [Key],
+    pub(crate) leases: Vec<Key>,
     pub(crate) terms: &'a Terms,
     pub(crate) nonce: &'a Arc<str>,
     /// Goes into the same commit.
@@ -39,13 +39,14 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
     let timing = attempt.terms.timing(&agent.options, agent.store.capabilities());
     let acquired_at_ms = agent.clock.wall_ms();
     let owner = attempt.terms.owner_or(&agent.owner);
-    let commit = compose(agent, &attempt, timing, acquired_at_ms).await?;
-    let unsettled = Unsettled::new(agent, &attempt);
+    let (terms, nonce) = (attempt.terms, attempt.nonce);
+    let (leases, commit) = compose(agent, attempt, timing, acquired_at_ms).await?;
+    let unsettled = Unsettled::new(agent, leases, terms, nonce);
     let sent = agent.clock.uptime();
     let grants = match agent.store.commit(commit).await {
-        Ok(committed) => numbers(agent, &committed, attempt.leases.len())?,
+        Ok(committed) => numbers(agent, &committed, unsettled.leases.len())?,
         Err(error) if error.is_unknown() => {
-            match resolve(agent, &attempt, sent + timing.ttl, &error).await? {
+            match Box::pin(resolve(&unsettled, sent + timing.ttl, &error)).await? {
                 Some(grants) => grants,
                 // Not there, though it may still arrive: `unsettled` stays to look for it.
                 None => return Err(Error::unavailable(agent.backend(), error)),
@@ -57,7 +58,7 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
         }
     };
     let sent = renewal::counted_from(agent, sent);
-    let mut held: Vec<Arc<Held>> = attempt
+    let held: Vec<Arc<Held>> = unsettled
         .leases
         .iter()
         .zip(grants)
@@ -65,19 +66,19 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
             Held::new(Grant {
                 key: key.clone(),
                 owner: owner.clone(),
-                nonce: Arc::clone(attempt.nonce),
+                nonce: Arc::clone(nonce),
                 token,
                 revision,
                 timing,
                 sent,
-                reapable: attempt.terms.reapable,
-                hooks: attempt.terms.hooks.clone(),
-                metadata: attempt.terms.metadata.clone(),
+                reapable: terms.reapable,
+                hooks: terms.hooks.clone(),
+                metadata: terms.metadata.clone(),
                 acquired_at_ms,
             })
         })
         .collect();
-    let sent = in_time(agent, &mut held, sent).await?;
+    let sent = in_time(agent, &held, sent).await?;
     unsettled.settle();
     for held in &held {
         agent.began(held, sent);
@@ -87,10 +88,10 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
 
 async fn compose(
     agent: &Agent,
-    attempt: &Attempt<'_>,
+    attempt: Attempt<'_>,
     timing: Timing,
     acquired_at_ms: i64,
-) -> Result<Commit> {
+) -> Result<(Vec<Key>, Commit)> {
     let owner = attempt.terms.owner_or(&agent.owner);
     let record = LeaseRecord {
         holder: owner.name().into(),
@@ -101,12 +102,12 @@ async fn compose(
     };
     let payload = encode(&record);
     let mut commit = Commit::new();
-    for key in attempt.leases {
+    for key in &attempt.leases {
         let put = Put::new(key.clone(), payload.clone()).ttl(timing.ttl);
         commit = commit.put(expecting(agent, put));
     }
     if attempt.terms.reapable {
-        for key in attempt.leases {
+        for key in &attempt.leases {
             let remains = RemainsRecord { lease: key.id.clone(), record: record.clone() };
             let id = tagged(&key.id, attempt.nonce);
             commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
@@ -115,12 +116,12 @@ async fn compose(
     // The hook gets a draft of its own: what the lease needs is not its to lose.
     let mut draft = Draft { store: &agent.store, commit: Commit::new() };
     if let Some(hooks) = &attempt.terms.hooks {
-        for key in attempt.leases {
+        for key in &attempt.leases {
             let (id, nonce, holder) = (&key.id, attempt.nonce, owner);
             hooks.will_insert(Subject { id, nonce, holder, token: None }, &mut draft).await?;
         }
     }
-    Ok(commit.and(draft.commit).and(attempt.commit.clone()))
+    Ok((attempt.leases, commit.and(draft.commit).and(attempt.commit)))
 }
 
 #[cfg(not(feature = "flaws"))]
@@ -154,14 +155,14 @@ fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u
 
 /// Finds out whether a commit whose outcome is unknown was applied: our nonce is there, or it is not.
 async fn resolve(
-    agent: &Agent,
-    attempt: &Attempt<'_>,
+    sought: &Unsettled,
     give_up: Duration,
     error: &Error,
 ) -> Result<Option<Vec<(u64, u64)>>> {
+    let agent = &*sought.agent;
     tracing::debug!(%error, "looking whether the lease was taken");
     let mut numbers = Vec::new();
-    for key in attempt.leases {
+    for key in &sought.leases {
         let info = loop {
             match read(agent, key).await {
                 Ok(info) => break info,
@@ -173,7 +174,7 @@ async fn resolve(
             }
         };
         match info {
-            Some(info) if *info.nonce == **attempt.nonce => {
+            Some(info) if *info.nonce == *sought.nonce => {
                 numbers.push((info.token, info.revision));
             }
             _ => return Ok(None),
@@ -184,11 +185,15 @@ async fn resolve(
 
 /// A grant that arrives so late that a renewal is due already is renewed first: nobody is handed a
 /// lease that is over, or about to be. Returns the instant the grant counts from.
-async fn in_time(agent: &Arc<Agent>, held: &mut [Arc<Held>], sent: Duration) -> Result<Duration> {
+async fn in_time(agent: &Agent, held: &[Arc<Held>], sent: Duration) -> Result<Duration> {
     let now = agent.clock.uptime();
     if held.iter().all(|held| now < held.timing.due(sent)) {
         return Ok(sent);
     }
+    Box::pin(renewed_first(agent, held, now)).await
+}
+
+async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Result<Duration> {
     let touch = |held: &Arc<Held>| Touch {
         key: held.key.clone(),
         revision: held.state().revision,
@@ -260,10 +265,10 @@ struct Unsettled {
 }
 
 impl Unsettled {
-    fn new(agent: &Arc<Agent>, attempt: &Attempt<'_>) -> Self {
-        let (agent, nonce) = (Arc::clone(agent), Arc::clone(attempt.nonce));
+    fn new(agent: &Arc<Agent>, leases: Vec<Key>, terms: &Terms, nonce: &Arc<str>) -> Self {
+        let (agent, nonce) = (Arc::clone(agent), Arc::clone(nonce));
         // Whoever may ask again gets this very lease then; to let go of it would be to take it away.
-        Self { agent, leases: attempt.leases.to_vec(), nonce, settled: attempt.terms.resume }
+        Self { agent, leases, nonce, settled: terms.resume }
     }
 
     fn settle(mut self) {

@@ -4,8 +4,12 @@
 //! runtime is busy or blocked: a lease that is not renewed because somebody computes for a minute is
 //! lost. So they live on a small runtime of their own, which also outlives the runtime that the store
 //! happened to be opened from.
+//!
+//! What is asked on the caller's own runtime may as well be answered there: whoever asks on a runtime
+//! is proof that it runs, and two changes of threads are saved. [`Home::here`] is for that.
 
 use std::future::Future;
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -13,14 +17,17 @@ use tokio::task::JoinHandle;
 
 use crate::{Error, Result};
 
-/// A runtime on a thread of its own. It ends when this is dropped, and its tasks with it.
+/// A runtime on a thread of its own, or the caller's.
 pub struct Home {
     handle: Handle,
-    _end: oneshot::Sender<()>,
+    /// Gone when the runtime is, if it is the caller's.
+    running: Weak<()>,
+    /// Dropped with us: the cue for a thread of our own to end, and its tasks with it.
+    _end: Option<oneshot::Sender<()>>,
 }
 
 impl Home {
-    /// Starts the thread, named after the backend.
+    /// Starts a thread, named after the backend. It ends when this is dropped.
     pub fn start(backend: &'static str) -> Result<Self> {
         let failed = |error| Error::unavailable(backend, format!("no thread to work on: {error}"));
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -33,7 +40,27 @@ impl Home {
                 let _ = runtime.block_on(ended);
             })
             .map_err(failed)?;
-        Ok(Self { handle, _end: end })
+        Ok(Self { handle, running: Weak::new(), _end: Some(end) })
+    }
+
+    /// The runtime that this is called on, which neither ends with this nor waits for it.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn here() -> Self {
+        let (handle, running) = (Handle::current(), Arc::new(()));
+        let told = Arc::downgrade(&running);
+        handle.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(running);
+        });
+        Self { handle, running: told, _end: None }
+    }
+
+    /// Whether this is the caller's runtime, this is called on it, and it still runs.
+    pub fn is_here(&self) -> bool {
+        let id = self.handle.id();
+        self.running.strong_count() > 0 && Handle::try_current().is_ok_and(|here| here.id() == id)
     }
 
     /// Runs work there.
