@@ -85,18 +85,24 @@ enum What {
     Nats,
     /// Cycles through a server on SQLite beside Redis and etcd; sessions and waiters in numbers.
     Server {
-        /// How many clients at once, one row of the table for each.
+        /// How many clients at once, one table for each.
         #[arg(long, value_delimiter = ',', default_value = "1,64")]
         clients: Vec<usize>,
-        /// Open sessions, and as many waiters.
+        /// Which of rust, shared, calls, http, redis and etcd; all of them unless given.
+        #[arg(long, value_delimiter = ',')]
+        ways: Vec<String>,
+        /// On a store in memory, to see what the way costs.
+        #[arg(long)]
+        memory: bool,
+        /// Open sessions, and as many waiters; none with 0.
         #[arg(long, default_value_t = 10_000)]
         crowd: usize,
     },
     /// Serves for `server`.
     #[command(hide = true)]
     ServeForBench {
-        /// The SQLite file.
-        file: std::path::PathBuf,
+        /// The SQLite file; in memory without one.
+        file: Option<std::path::PathBuf>,
     },
     /// Memory of idle leases and waiters.
     Footprint {
@@ -129,8 +135,10 @@ fn main() -> anyhow::Result<()> {
             }
             What::Etcd => etcd::run(plan).await,
             What::Nats => nats::run(plan).await,
-            What::Server { clients, crowd } => server::run(plan, &clients, crowd).await,
-            What::ServeForBench { file } => server::serve(&file).await,
+            What::Server { clients, ways, memory, crowd } => {
+                server::run(plan, server::Choice { clients, ways, memory, crowd }).await
+            }
+            What::ServeForBench { file } => server::serve(file.as_deref()).await,
             What::Footprint { count } => footprint::run(count).await,
         }
     })

@@ -49,6 +49,11 @@ impl Redis {
         anyhow::bail!("redis-server did not come up within 5 s")
     }
 
+    /// The id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     async fn connect(&self) -> anyhow::Result<TcpStream> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         stream.set_nodelay(true)?;

@@ -1,4 +1,5 @@
-//! Cycles by single gRPC calls, a connection for each client: what a program in any language does.
+//! Cycles by single gRPC calls, on a connection for each client or on fewer: what a program in any
+//! language does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +23,18 @@ pub(crate) fn request(scope: String, owner: String, wait_ms: u64) -> v1::Acquire
 
 pub(crate) async fn cycle_rate(
     url: &str,
+    connections: usize,
     clients: usize,
     time: Duration,
     tag: &str,
 ) -> anyhow::Result<f64> {
-    let mut connections = Vec::new();
-    for _ in 0..clients {
-        connections.push(connect(url).await?);
+    let mut connected = Vec::new();
+    for _ in 0..connections {
+        connected.push(connect(url).await?);
     }
-    let (connections, tag) = (Arc::new(connections), tag.to_owned());
+    let (connected, tag) = (Arc::new(connected), format!("{tag}-{connections}"));
     rate(clients, time, move |client, turn| {
-        let mut leases = connections[client].clone();
+        let mut leases = connected[client % connected.len()].clone();
         let scope = format!("bench.calls/{tag}-{client}");
         let owner = format!("client-{client}#{turn}");
         async move {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
+use tenure::store::memory::MemoryStore;
 use tenure_server::Server;
 use tenure_sqlite::SqliteStore;
 use tokio::net::TcpListener;
@@ -20,13 +21,14 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start(memory: bool) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir_in(".")?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg(SERVE)
-            .arg(folder.path().join("tenure.db"))
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(SERVE).stdout(Stdio::piped());
+        if !memory {
+            command.arg(folder.path().join("tenure.db"));
+        }
+        let mut child = command.spawn()?;
         let mut line = String::new();
         let out = child.stdout.take().context("the server's output")?;
         BufReader::new(out).read_line(&mut line)?;
@@ -36,6 +38,11 @@ impl Served {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Bytes of the server that are in memory.
@@ -51,9 +58,12 @@ impl Drop for Served {
     }
 }
 
-/// Serves a SQLite file until killed.
-pub(crate) async fn serve(file: &std::path::Path) -> anyhow::Result<()> {
-    let store = SqliteStore::open(file)?.into_store();
+/// Serves a SQLite file until killed; without one, what is in memory.
+pub(crate) async fn serve(file: Option<&std::path::Path>) -> anyhow::Result<()> {
+    let store = match file {
+        Some(file) => SqliteStore::open(file)?.into_store(),
+        None => MemoryStore::new().into_store(),
+    };
     let server = Server::builder(store).build()?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     println!("{}", listener.local_addr()?);
