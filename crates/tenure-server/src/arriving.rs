@@ -25,20 +25,21 @@ const STREAMS: [&str; 2] = ["/tenure.v1.Leases/Session", "/tenure.v1.Store/Excha
 /// Reflection talks back and forth, too.
 const REFLECTION: &str = "/grpc.reflection.";
 
-/// The request with a body that arrives in time and within the room there is. For a layer, and for
-/// whoever has found out first who asks.
+/// A layer that gives a request a body that arrives in time and within the room there is.
 pub(crate) async fn in_time(State(room): State<Arc<Room>>, request: Request) -> Request {
-    within(request, &room)
+    if request.body().is_end_stream() { request } else { wrap(request, &room).map(Body::new) }
 }
 
-/// The same.
-pub(crate) fn within(request: Request, room: &Arc<Room>) -> Request {
+/// The same for a request of any kind.
+pub(crate) fn wrap<B>(
+    request: ::http::Request<B>,
+    room: &Arc<Room>,
+) -> ::http::Request<Arriving<B>> {
     let path = request.uri().path();
-    if request.body().is_end_stream() || STREAMS.contains(&path) || path.starts_with(REFLECTION) {
-        return request;
-    }
-    let (room, grpc) = (Arc::clone(room), http::speaks_grpc(request.headers()));
-    request.map(|body| Body::new(Arriving { body, room, grpc, waiting: None, failed: false }))
+    let streams = STREAMS.contains(&path) || path.starts_with(REFLECTION);
+    let room = (!streams).then(|| Arc::clone(room));
+    let grpc = http::speaks_grpc(request.headers());
+    request.map(|body| Arriving { body, room, grpc, waiting: None, failed: false })
 }
 
 /// The fault that a body broke off with, if it is one of ours.
@@ -48,22 +49,25 @@ pub(crate) fn fault(error: BoxError) -> Result<Fault, String> {
     inner.and_then(|inner| inner.downcast::<Fault>().ok()).map(|fault| *fault).ok_or(told)
 }
 
-struct Arriving {
-    body: Body,
-    room: Arc<Room>,
+/// A body that breaks off unless it arrives in time and there is room to wait for it.
+pub(crate) struct Arriving<B> {
+    body: B,
+    /// Nothing for a stream, which comes when it comes.
+    room: Option<Arc<Room>>,
     grpc: bool,
     /// Since it was first waited for.
     waiting: Option<(Taken, Pin<Box<Sleep>>)>,
     failed: bool,
 }
 
-impl Arriving {
+impl<B> Arriving<B> {
     /// Waits for the rest, if there is room for one more to do so, and time.
     fn wait(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
-        let limit = self.room.limits().request_timeout;
+        let Some(room) = &self.room else { return Ok(()) };
+        let limit = room.limits().request_timeout;
         let (_, deadline) = match &mut self.waiting {
             Some(waiting) => waiting,
-            none => none.insert((self.room.body()?, Box::pin(tokio::time::sleep(limit)))),
+            none => none.insert((room.body()?, Box::pin(tokio::time::sleep(limit)))),
         };
         if deadline.as_mut().poll(context).is_pending() {
             return Ok(());
@@ -78,7 +82,7 @@ impl Arriving {
     }
 }
 
-impl HttpBody for Arriving {
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Arriving<B> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -95,7 +99,7 @@ impl HttpBody for Arriving {
                 if frame.is_none() || this.body.is_end_stream() {
                     this.waiting = None;
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => match this.wait(context) {
                 Ok(()) => Poll::Pending,

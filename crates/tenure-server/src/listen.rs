@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -24,14 +24,13 @@ use tower::ServiceExt;
 use crate::api::Api;
 use crate::auth::tls::ServerTls;
 use crate::auth::{Authenticator, Peer, browser};
-use crate::limits::Room;
 use crate::metrics::{self, Metrics};
-use crate::prompt::{Begun, Prompt};
+use crate::prompt::prompt;
 use crate::ready::Readiness;
 use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http};
 
-/// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that renew on
-/// it now and then, so that they do not meet its end.
+/// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that
+/// renew on it now and then, so that they do not meet its end.
 const IDLE: Duration = Duration::from_secs(75);
 /// Whether the other end of a quiet connection is still there is asked this often.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -100,16 +99,16 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Gate { authenticator: self.authenticator, room: Arc::clone(api.room()) };
+        let gate = Gate { authenticator: self.authenticator };
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
-        let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
-        let health = health.layer(in_time);
+        let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))
+            .layer(in_time.clone())
             .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
-            .merge(health)
+            .merge(health.layer(in_time))
             .merge(http::open_routes(&readiness))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
         Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
@@ -219,13 +218,11 @@ async fn connection(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
-    let begun = Begun::default();
     let serve = |router: Router, certificate| {
-        let (peer, begun) = (Peer { address, certificate }, begun.clone());
+        let peer = Peer { address, certificate };
         // Not a layer: that would wrap every route anew for every connection.
         TowerToHyperService::new(router.map_request(
             move |mut request: ::http::Request<Incoming>| {
-                begun.set();
                 request.extensions_mut().insert(peer.clone());
                 request
             },
@@ -234,7 +231,7 @@ async fn connection(
     match acceptor {
         None => {
             let service = serve(router, None);
-            let io = TokioIo::new(Prompt::new(stream, begun, within));
+            let (io, service) = prompt(stream, service, within);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
         Some(acceptor) => {
@@ -242,7 +239,7 @@ async fn connection(
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
             let service = serve(router, certificate.map(|cert| cert.into_owned()));
-            let io = TokioIo::new(Prompt::new(stream, begun, within));
+            let (io, service) = prompt(stream, service, within);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }
@@ -251,7 +248,6 @@ async fn connection(
 /// What every request passes.
 struct Gate {
     authenticator: Authenticator,
-    room: Arc<Room>,
 }
 
 /// Finds out who asks, for whoever works on the request.
@@ -267,7 +263,7 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
             // Whoever works on it needs no secrets, and so cannot log any.
             request.headers_mut().remove(::http::header::AUTHORIZATION);
             request.extensions_mut().insert(caller);
-            next.run(arriving::within(request, &gate.room)).await
+            next.run(request).await
         }
         Err(fault) => refuse(&request, fault),
     }

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hyper::service::Service;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -20,18 +22,41 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The head of a frame.
 const FRAME_HEAD: usize = 9;
 
+/// A connection that has so long to begin, and the service that tells when it has.
+pub(crate) fn prompt<I, S>(io: I, service: S, within: Duration) -> (TokioIo<Prompt<I>>, Noting<S>) {
+    let begun = Begun::default();
+    (TokioIo::new(Prompt::new(io, begun.clone(), within)), Noting { service, begun })
+}
+
 /// Set with the first request.
 #[derive(Clone, Default)]
-pub(crate) struct Begun(Arc<AtomicBool>);
+struct Begun(Arc<AtomicBool>);
 
 impl Begun {
     /// A request is there, with all of its head.
-    pub(crate) fn set(&self) {
+    fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A service that takes note of requests.
+pub(crate) struct Noting<S> {
+    service: S,
+    begun: Begun,
+}
+
+impl<R, S: Service<R>> Service<R> for Noting<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, request: R) -> Self::Future {
+        self.begun.set();
+        self.service.call(request)
     }
 }
 
@@ -51,8 +76,7 @@ struct Waiting {
 }
 
 impl<S> Prompt<S> {
-    /// A connection that has so long to begin.
-    pub(crate) fn new(io: S, begun: Begun, within: Duration) -> Self {
+    fn new(io: S, begun: Begun, within: Duration) -> Self {
         let deadline = Box::pin(tokio::time::sleep(within));
         Self { io, waiting: Some(Waiting { begun, deadline, heard: 0, http2: true }) }
     }

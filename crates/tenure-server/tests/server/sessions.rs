@@ -104,7 +104,10 @@ async fn one_message_renews_all_and_a_clean_close_frees_all_at_once() -> Result<
     on_each(|store| async move {
         let (a, b) = (Serving::start(&store).await?, Serving::start(&store).await?);
         let (here, there) = (a.leases().await?, b.leases().await?);
-        let deeds = some(&here, 20).await?;
+        let mut deeds = some(&here, 20).await?;
+        // The one that will be detached has to outlive what comes after that.
+        release(&here, &deeds[3]).await?;
+        deeds[3] = acquire(&here, &scope(3), terms("a#1")).await?;
         let mut session = Session::open(&here).await?;
         let answer = session.say(&deeds, &[]).await?;
         ensure!(answer.answered == 1 && answer.lost.is_empty(), "{answer:?}");
