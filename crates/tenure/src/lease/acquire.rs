@@ -1,5 +1,6 @@
 //! Acquiring: one commit if it is free, a place in line if it is not.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,9 @@ pub(crate) async fn acquire(
             Tried::Blocked | Tried::Gone | Tried::Idle => Err(held_error(agent, claim).await),
         };
     }
-    bounded(agent, claim, terms, wait(agent, claim, terms)).await
+    // Pinned here: handed on by value, it would be kept once for each hand.
+    let waiting = pin!(wait(agent, claim, terms));
+    bounded(agent, claim, terms, waiting).await
 }
 
 /// Acquires several leases at once, in line for whichever of them is in the way.
@@ -61,7 +64,8 @@ pub(crate) async fn acquire_several(
         return acquire(agent, &claim, terms).await;
     }
     terms.check(&agent.options)?;
-    bounded(agent, &claim, terms, wait_moving(agent, keys, terms)).await
+    let waiting = pin!(wait_moving(agent, keys, terms));
+    bounded(agent, &claim, terms, waiting).await
 }
 
 /// Waits for as long as the terms say, and says who was in the way if that comes first.
@@ -69,7 +73,7 @@ async fn bounded(
     agent: &Arc<Agent>,
     claim: &dyn Claim,
     terms: &Terms,
-    waiting: impl Future<Output = Result<Vec<Arc<Held>>>>,
+    waiting: Pin<&mut impl Future<Output = Result<Vec<Arc<Held>>>>>,
 ) -> Result<Vec<Arc<Held>>> {
     let start = agent.clock.uptime();
     let answer = match terms.wait.deadline(start) {
@@ -90,7 +94,7 @@ async fn bounded(
 /// The wait is over. What was given up may have been granted at the last moment.
 async fn over(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
     if terms.resume
-        && let Some(held) = resume(agent, claim, terms).await?
+        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
     {
         return Ok(held);
     }
@@ -106,6 +110,12 @@ async fn wait(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Ve
             Err(error) => pause(agent, error).await?,
         }
     }
+    // Apart, so that whoever need not wait does not carry along what it takes to wait.
+    Box::pin(queue_up(agent, claim, terms)).await
+}
+
+/// Takes a place in line until one of them leads to the lease.
+async fn queue_up(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
     loop {
         agent.lines_open().await;
         let ticket = match Ticket::join(agent, claim, terms).await {
@@ -255,14 +265,14 @@ async fn try_once(
     // Where the store would not refuse a second one, it has to be found before one is taken.
     if terms.resume
         && claim.may_be_had_twice()
-        && let Some(held) = resume(agent, claim, terms).await?
+        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }
     let tried = try_taking(agent, claim, terms, ticket).await?;
     if terms.resume
         && matches!(tried, Tried::Blocked)
-        && let Some(held) = resume(agent, claim, terms).await?
+        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }

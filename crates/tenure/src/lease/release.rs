@@ -108,7 +108,7 @@ pub(crate) async fn try_release(
             Err(error) => error,
         };
         match &error {
-            Error::Unknown { .. } => match settle(agent, leases, hooked).await {
+            Error::Unknown { .. } => match Box::pin(settle(agent, leases, hooked)).await {
                 Settled::Gone => return Ok(()),
                 Settled::Uncertain => return Err(error),
                 Settled::StillOurs => {}

@@ -45,7 +45,7 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
     let grants = match agent.store.commit(commit).await {
         Ok(committed) => numbers(agent, &committed, attempt.leases.len())?,
         Err(error) if error.is_unknown() => {
-            match resolve(agent, &attempt, sent + timing.ttl, &error).await? {
+            match Box::pin(resolve(agent, &attempt, sent + timing.ttl, &error)).await? {
                 Some(grants) => grants,
                 // Not there, though it may still arrive: `unsettled` stays to look for it.
                 None => return Err(Error::unavailable(agent.backend(), error)),
@@ -189,6 +189,10 @@ async fn in_time(agent: &Arc<Agent>, held: &mut [Arc<Held>], sent: Duration) -> 
     if held.iter().all(|held| now < held.timing.due(sent)) {
         return Ok(sent);
     }
+    Box::pin(renewed_first(agent, held, now)).await
+}
+
+async fn renewed_first(agent: &Agent, held: &mut [Arc<Held>], now: Duration) -> Result<Duration> {
     let touch = |held: &Arc<Held>| Touch {
         key: held.key.clone(),
         revision: held.state().revision,
