@@ -4,25 +4,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
+use axum::middleware;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use tenure::store::Store;
 use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt;
 
 use crate::api::Api;
-use crate::auth::{Authenticator, Peer, browser};
+use crate::auth::{Authenticator, Peer};
+use crate::front::{Front, Gate, admit};
 use crate::metrics::{self, Metrics};
 use crate::ready::Readiness;
 use crate::{Fault, ServerLimits, Shutdown, grpc, http};
@@ -99,24 +95,26 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Gate { authenticator: self.authenticator };
+        let gate = Arc::new(Gate::new(self.authenticator));
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
-        let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let services = grpc::Services::new(&api);
+        let calls = grpc::routes(&services).map_err(refused)?.into_axum_router().reset_fallback();
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
         let router = calls
             .merge(http::routes(&api, &metrics))
-            .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
+            .layer(middleware::from_fn_with_state(Arc::clone(&gate), admit))
             .merge(health)
             .merge(http::open_routes(&readiness))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
-        Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
+        let front = Front::new(gate, Arc::clone(&metrics), services, router);
+        Ok(Server { api, front, metrics, readiness, tls: self.tls, grace: self.grace })
     }
 }
 
 /// A server over one store.
 pub struct Server {
     api: Api,
-    router: Router,
+    front: Front,
     metrics: Arc<Metrics>,
     readiness: Readiness,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -163,13 +161,13 @@ impl Server {
             // Whoever comes when all places are taken is turned away, not kept waiting.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let (router, acceptor) = (self.router.clone(), acceptor.clone());
+            let (front, acceptor) = (self.front.clone(), acceptor.clone());
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
             let cut = cut.0.clone();
             tokio::spawn(async move {
                 let _place = (place, counted);
-                let served = connection(stream, address, acceptor, router, watcher);
+                let served = connection(stream, address, acceptor, front, watcher);
                 if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -202,7 +200,7 @@ async fn connection(
     stream: TcpStream,
     address: std::net::SocketAddr,
     acceptor: Option<TlsAcceptor>,
-    router: Router,
+    front: Front,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), Failure> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -215,19 +213,13 @@ async fn connection(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
-    let serve = |router: Router, certificate| {
-        let peer = Peer { address, certificate };
-        // Not a layer: that would wrap every route anew for every connection.
-        TowerToHyperService::new(router.map_request(
-            move |mut request: ::http::Request<Incoming>| {
-                request.extensions_mut().insert(peer.clone());
-                request
-            },
-        ))
+    let serve = |certificate| {
+        let peer = Arc::new(Peer { address, certificate });
+        service_fn(move |request| front.call(request, &peer))
     };
     match acceptor {
         None => {
-            let service = serve(router, None);
+            let service = serve(None);
             let io = TokioIo::new(stream);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
@@ -235,41 +227,9 @@ async fn connection(
             let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
-            let service = serve(router, certificate.map(|cert| cert.into_owned()));
+            let service = serve(certificate.map(|cert| cert.into_owned()));
             let io = TokioIo::new(stream);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }
-}
-
-/// What every request passes.
-struct Gate {
-    authenticator: Authenticator,
-}
-
-/// Finds out who asks, for whoever works on the request.
-async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().cloned();
-    let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    if let Err(fault) = browser::check(request.uri(), request.headers(), gate.authenticator.is_on())
-    {
-        return refuse(&request, fault);
-    }
-    match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
-        Ok(caller) => {
-            // Whoever works on it needs no secrets, and so cannot log any.
-            request.headers_mut().remove(::http::header::AUTHORIZATION);
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(fault) => refuse(&request, fault),
-    }
-}
-
-/// A refusal in the caller's own language.
-fn refuse(request: &Request, fault: Fault) -> Response {
-    if http::speaks_grpc(request.headers()) {
-        return tonic::Status::from(fault).into_http();
-    }
-    fault.into_response()
 }
