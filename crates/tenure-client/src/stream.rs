@@ -195,7 +195,7 @@ fn hand_out(waiting: &mut Waiting, message: v1::ExchangeResponse) {
         let Some(reply) = waiting.remove(&answer.id) else { continue };
         let answer = match answer.answer {
             Some(v1::answer::Answer::Error(error)) => {
-                Err(Fault::from(tenure_proto::status::status(error)))
+                Err(Fault::from(tenure_proto::status::status(*error)))
             }
             Some(answer) => Ok(answer),
             None => Err(Fault::Unclear("the server's answer is empty".into())),

@@ -4,6 +4,7 @@
 //! the wire and back, for server and client alike; what does not survive the journey is an error there,
 //! never a silent default. [`status`] carries a whole [`tenure::Error`] across.
 
+pub mod codec;
 pub mod convert;
 pub mod status;
 

@@ -45,6 +45,11 @@ fn generate(proto: &Path) -> Vec<(String, Vec<u8>)> {
         .build_server(true)
         .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
         .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
+        .codec_path("crate::codec::Compact")
+        // What is rare and large must not make what is frequent large.
+        .boxed(".tenure.v1.Answer.answer.get")
+        .boxed(".tenure.v1.Answer.answer.error")
+        .boxed(".tenure.v1.Touched.outcome.error")
         .btree_map(".")
         .bytes(".")
         .out_dir(&out)

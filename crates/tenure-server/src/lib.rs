@@ -1,6 +1,6 @@
 //! Tenure's server: gRPC and HTTP/JSON on one port, over any store.
 //!
-//! The way of a request: a connection is accepted (`listen`), who asks is found out (`auth`), the
+//! The way of a request: a connection is accepted (`listen`), who asks is found out (`front`, `auth`), the
 //! message is decoded (`grpc` or `http`), and `api` decides: may this caller do that, is there room for
 //! it, and what does the store say. So rules about callers are written once, in `api`, and both front
 //! doors are thin.
@@ -12,6 +12,7 @@ pub mod api;
 mod arriving;
 pub mod auth;
 mod fault;
+mod front;
 pub mod grpc;
 pub mod http;
 mod limits;

@@ -124,8 +124,11 @@ impl Room {
     /// Room for one request as soon as there is some. For those who are held back while they wait, so
     /// that no queue grows.
     pub async fn in_turn(&self) -> Result<Taken, Fault> {
+        if let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() {
+            return Ok(Taken { _permit: permit, client: None });
+        }
         let turn = Arc::clone(&self.requests).acquire_owned();
-        match tokio::time::timeout(self.limits.request_timeout, turn).await {
+        match Box::pin(tokio::time::timeout(self.limits.request_timeout, turn)).await {
             Ok(Ok(permit)) => Ok(Taken { _permit: permit, client: None }),
             Ok(Err(_)) | Err(_) => self.request(),
         }

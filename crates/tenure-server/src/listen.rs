@@ -4,26 +4,22 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
+use axum::middleware;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use tenure::store::Store;
 use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt;
 
 use crate::api::Api;
 use crate::auth::tls::ServerTls;
-use crate::auth::{Authenticator, Peer, browser};
+use crate::auth::{Authenticator, Peer};
+use crate::front::{Front, Gate, admit};
 use crate::metrics::{self, Metrics};
 use crate::prompt::prompt;
 use crate::ready::Readiness;
@@ -99,26 +95,28 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Gate { authenticator: self.authenticator };
+        let gate = Arc::new(Gate::new(self.authenticator));
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
-        let calls = grpc::routes(&api).map_err(refused)?.into_axum_router().reset_fallback();
+        let services = grpc::Services::new(&api);
+        let calls = grpc::routes(&services).map_err(refused)?.into_axum_router().reset_fallback();
         let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
         let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))
             .layer(in_time.clone())
-            .layer(middleware::from_fn_with_state(Arc::new(gate), admit))
+            .layer(middleware::from_fn_with_state(Arc::clone(&gate), admit))
             .merge(health.layer(in_time))
             .merge(http::open_routes(&readiness))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
-        Ok(Server { api, router, metrics, readiness, tls: self.tls, grace: self.grace })
+        let front = Front::new(gate, &api, Arc::clone(&metrics), services, router);
+        Ok(Server { api, front, metrics, readiness, tls: self.tls, grace: self.grace })
     }
 }
 
 /// A server over one store.
 pub struct Server {
     api: Api,
-    router: Router,
+    front: Front,
     metrics: Arc<Metrics>,
     readiness: Readiness,
     tls: Option<ServerTls>,
@@ -164,14 +162,14 @@ impl Server {
             // Whoever comes when all places are taken is turned away, not kept waiting.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let router = self.router.clone();
+            let front = self.front.clone();
             let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
             let (cut, within) = (cut.0.clone(), limits.header_timeout);
             tokio::spawn(async move {
                 let _place = (place, counted);
-                let served = connection(stream, address, acceptor, within, router, watcher);
+                let served = connection(stream, address, acceptor, within, front, watcher);
                 if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -205,7 +203,7 @@ async fn connection(
     address: std::net::SocketAddr,
     acceptor: Option<TlsAcceptor>,
     within: Duration,
-    router: Router,
+    front: Front,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), Failure> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -218,61 +216,22 @@ async fn connection(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS);
-    let serve = |router: Router, certificate| {
-        let peer = Peer { address, certificate };
-        // Not a layer: that would wrap every route anew for every connection.
-        TowerToHyperService::new(router.map_request(
-            move |mut request: ::http::Request<Incoming>| {
-                request.extensions_mut().insert(peer.clone());
-                request
-            },
-        ))
+    let serve = |certificate| {
+        let peer = Arc::new(Peer { address, certificate });
+        service_fn(move |request| front.call(request, &peer))
     };
     match acceptor {
         None => {
-            let service = serve(router, None);
-            let (io, service) = prompt(stream, service, within);
+            let (io, service) = prompt(stream, serve(None), within);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
         Some(acceptor) => {
             let stream = tokio::time::timeout(within, acceptor.accept(stream)).await??;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
-            let service = serve(router, certificate.map(|cert| cert.into_owned()));
+            let service = serve(certificate.map(|cert| cert.into_owned()));
             let (io, service) = prompt(stream, service, within);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }
-}
-
-/// What every request passes.
-struct Gate {
-    authenticator: Authenticator,
-}
-
-/// Finds out who asks, for whoever works on the request.
-async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().cloned();
-    let Some(peer) = peer else { return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    if let Err(fault) = browser::check(request.uri(), request.headers(), gate.authenticator.is_on())
-    {
-        return refuse(&request, fault);
-    }
-    match gate.authenticator.admit(request.uri().path(), request.headers(), &peer).await {
-        Ok(caller) => {
-            // Whoever works on it needs no secrets, and so cannot log any.
-            request.headers_mut().remove(::http::header::AUTHORIZATION);
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(fault) => refuse(&request, fault),
-    }
-}
-
-/// A refusal in the caller's own language.
-fn refuse(request: &Request, fault: Fault) -> Response {
-    if http::speaks_grpc(request.headers()) {
-        return tonic::Status::from(fault).into_http();
-    }
-    fault.into_response()
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -164,27 +165,46 @@ fn method(method: &Method) -> &'static str {
     }
 }
 
-/// Counts and times every request.
+/// A request that is being answered.
+pub(crate) struct Begun {
+    at: Duration,
+    method: &'static str,
+    route: Arc<str>,
+}
+
+impl Metrics {
+    /// A request begins. Its route is as the router writes it, or the method of a gRPC service.
+    pub(crate) fn begin(&self, named: &Method, route: Option<&str>) -> Begun {
+        Begun { at: self.clock.uptime(), method: method(named), route: self.route(route) }
+    }
+
+    /// Its answer begins.
+    pub(crate) fn end<B>(&self, begun: Begun, response: &http::Response<B>) {
+        let Begun { at, method, route } = begun;
+        let grpc = response.headers().get("grpc-status");
+        let grpc = grpc.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+        let code = response.status().as_u16();
+        let took = self.clock.uptime().saturating_sub(at);
+        let label = RouteLabel { route: Arc::clone(&route) };
+        self.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        self.requests.get_or_create(&RequestLabels { method, route, code, grpc }).inc();
+    }
+}
+
+/// Counts and times every request that goes through the router.
 pub(crate) async fn measure(
     State(metrics): State<Arc<Metrics>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let begun = metrics.clock.uptime();
-    let method = method(request.method());
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let route = match matched {
         // All methods of a gRPC service are one route of the router.
-        Some(path) if path.ends_with("/{*rest}") => metrics.route(Some(request.uri().path())),
-        path => metrics.route(path),
+        Some(path) if path.ends_with("/{*rest}") => Some(request.uri().path()),
+        path => path,
     };
+    let begun = metrics.begin(request.method(), route);
     let response = next.run(request).await;
-    let grpc = response.headers().get("grpc-status");
-    let grpc = grpc.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-    let code = response.status().as_u16();
-    let took = metrics.clock.uptime().saturating_sub(begun);
-    let label = RouteLabel { route: Arc::clone(&route) };
-    metrics.seconds.get_or_create(&label).observe(took.as_secs_f64());
-    metrics.requests.get_or_create(&RequestLabels { method, route, code, grpc }).inc();
+    metrics.end(begun, &response);
     response
 }

@@ -43,7 +43,7 @@ impl From<Vec<tenure::Result<Touched>>> for v1::TouchResponse {
                 Ok(life) => {
                     Outcome::Life(v1::Life { revision: life.revision, ttl_ms: ms_up(life.ttl) })
                 }
-                Err(error) => Outcome::Error((&error).into()),
+                Err(error) => Outcome::Error(Box::new((&error).into())),
             }),
         };
         Self { touched: touched.into_iter().map(one).collect() }
@@ -60,7 +60,7 @@ impl TryFrom<v1::TouchResponse> for Vec<tenure::Result<Touched>> {
                 Outcome::Life(life) => {
                     Ok(Touched { revision: life.revision, ttl: Duration::from_millis(life.ttl_ms) })
                 }
-                Outcome::Error(error) => Err(error.into()),
+                Outcome::Error(error) => Err((*error).into()),
             })
         };
         response.touched.into_iter().map(one).collect()

@@ -373,7 +373,7 @@ pub mod touched {
         #[prost(message, tag = "1")]
         Life(super::Life),
         #[prost(message, tag = "2")]
-        Error(super::Error),
+        Error(::prost::alloc::boxed::Box<super::Error>),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -480,13 +480,13 @@ pub mod answer {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Answer {
         #[prost(message, tag = "2")]
-        Get(super::GetResponse),
+        Get(::prost::alloc::boxed::Box<super::GetResponse>),
         #[prost(message, tag = "3")]
         Commit(super::CommitResponse),
         #[prost(message, tag = "4")]
         Touch(super::TouchResponse),
         #[prost(message, tag = "5")]
-        Error(super::Error),
+        Error(::prost::alloc::boxed::Box<super::Error>),
     }
 }
 /// Why something did not happen, in the details of every status that stands for it. All of these
@@ -689,7 +689,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tenure.v1.Store/Capabilities",
             );
@@ -711,7 +711,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/Get");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "Get"));
@@ -730,7 +730,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/List");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "List"));
@@ -749,7 +749,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/Commit");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "Commit"));
@@ -768,7 +768,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/Touch");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "Touch"));
@@ -791,7 +791,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/Watch");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "Watch"));
@@ -814,7 +814,7 @@ pub mod store_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Store/Exchange");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Store", "Exchange"));
@@ -997,7 +997,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CapabilitiesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1040,7 +1040,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1083,7 +1083,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1126,7 +1126,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CommitSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1169,7 +1169,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TouchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1215,7 +1215,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1263,7 +1263,7 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExchangeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1776,7 +1776,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Acquire");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Acquire"));
@@ -1795,7 +1795,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Renew");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Renew"));
@@ -1817,7 +1817,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Release");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Release"));
@@ -1839,7 +1839,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tenure.v1.Leases/HandOver",
             );
@@ -1863,7 +1863,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tenure.v1.Leases/Proclaim",
             );
@@ -1884,7 +1884,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Revoke");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Revoke"));
@@ -1903,7 +1903,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Show");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Show"));
@@ -1925,7 +1925,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/List");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "List"));
@@ -1947,7 +1947,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Watch");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Watch"));
@@ -1971,7 +1971,7 @@ pub mod leases_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Session");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Session"));
@@ -2176,7 +2176,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AcquireSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2219,7 +2219,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RenewSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2262,7 +2262,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReleaseSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2305,7 +2305,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HandOverSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2348,7 +2348,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ProclaimSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2391,7 +2391,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RevokeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2434,7 +2434,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ShowSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2477,7 +2477,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2523,7 +2523,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2571,7 +2571,7 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SessionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2723,7 +2723,7 @@ pub mod slots_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Slots/Acquire");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Slots", "Acquire"));
@@ -2742,7 +2742,7 @@ pub mod slots_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Slots/Resize");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Slots", "Resize"));
@@ -2764,7 +2764,7 @@ pub mod slots_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static("/tenure.v1.Slots/Show");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Slots", "Show"));
@@ -2912,7 +2912,7 @@ pub mod slots_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AcquireSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2955,7 +2955,7 @@ pub mod slots_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResizeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2998,7 +2998,7 @@ pub mod slots_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ShowSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3147,7 +3147,7 @@ pub mod elections_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tenure.v1.Elections/Leader",
             );
@@ -3172,7 +3172,7 @@ pub mod elections_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::Compact::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/tenure.v1.Elections/Observe",
             );
@@ -3318,7 +3318,7 @@ pub mod elections_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaderSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3364,7 +3364,7 @@ pub mod elections_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ObserveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

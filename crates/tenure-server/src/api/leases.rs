@@ -1,5 +1,6 @@
 //! Leases, held on behalf of callers who are elsewhere.
 
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -38,7 +39,8 @@ impl View {
     pub async fn acquire(&self, scope: &Scope, asked: &Asked) -> Result<Deed, Fault> {
         self.require(Action::LeasesHold, scope.as_str())?;
         let terms = self.terms(asked)?;
-        let lease = self.waiting(asked, self.coordinator.acquire(scope, &terms)).await?;
+        let acquiring = pin!(self.part.coordinator.acquire(scope, &terms));
+        let lease = self.waiting(asked, acquiring).await?;
         // Until here, giving up lets go of it again.
         Ok(lease.detach())
     }
@@ -47,7 +49,7 @@ impl View {
     pub(super) fn terms(&self, asked: &Asked) -> Result<Terms, Fault> {
         let owner = match asked.owner.split_once('#') {
             Some((name, start)) => Owner::from_parts(name, start)?,
-            None => Owner::new(&asked.owner, &**self.store.random())?,
+            None => Owner::new(&asked.owner, &**self.part.store.random())?,
         };
         let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
         // Whoever does not know its own start cannot ask again: what it gives up is let go.
@@ -76,10 +78,11 @@ impl View {
     }
 
     /// Takes room for the wait, and ends it when the server leaves or the caller is not known any more.
+    /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
         asked: &Asked,
-        acquiring: impl Future<Output = tenure::Result<T>>,
+        acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
         let _room = match asked.wait {
             Wait::No => self.api.room().request()?,
@@ -112,7 +115,7 @@ impl View {
             .filter(|(_, allowed)| allowed.is_ok())
             .map(|(deed, _)| deed.clone())
             .collect();
-        let mut renewed = self.coordinator.renew_deeds(&allowed).await.into_iter();
+        let mut renewed = self.part.coordinator.renew_deeds(&allowed).await.into_iter();
         let silent = || Error::unknown("server", "nothing is known about it");
         let answer = |allowed: Result<(), Fault>| {
             allowed.and_then(|()| Ok(renewed.next().unwrap_or_else(|| Err(silent()))?))
@@ -123,19 +126,19 @@ impl View {
     /// Lets go.
     pub async fn release(&self, deed: &Deed, outcome: ReleaseOutcome<'_>) -> Result<(), Fault> {
         self.may_hold(deed)?;
-        Ok(self.coordinator.release_deed(deed, outcome).await?)
+        Ok(self.part.coordinator.release_deed(deed, outcome).await?)
     }
 
     /// Passes a lease on to somebody who waits for it.
     pub async fn hand_over(&self, deed: &Deed, successor: &str) -> Result<(), Fault> {
         self.may_hold(deed)?;
-        Ok(self.coordinator.hand_over_deed(deed, successor).await?)
+        Ok(self.part.coordinator.hand_over_deed(deed, successor).await?)
     }
 
     /// Tells everybody something else about the holder.
     pub async fn proclaim(&self, deed: &Deed, metadata: Metadata) -> Result<Renewed, Fault> {
         self.may_hold(deed)?;
-        Ok(self.coordinator.proclaim_deed(deed, metadata).await?)
+        Ok(self.part.coordinator.proclaim_deed(deed, metadata).await?)
     }
 
     /// Whether the caller may act on this deed.
@@ -150,7 +153,7 @@ impl View {
     pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool, Fault> {
         self.require(Action::LeasesRevoke, scope.as_str())?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
-        let revoked = self.coordinator.revoke(scope, reason).await?;
+        let revoked = self.part.coordinator.revoke(scope, reason).await?;
         let what = if revoked { "revoked" } else { "nothing to revoke" };
         self.audit(Action::LeasesRevoke, scope.as_str(), what);
         Ok(revoked)
@@ -159,7 +162,7 @@ impl View {
     /// Who holds a scope, and who waits for it.
     pub async fn show(&self, scope: &Scope) -> Result<Shown, Fault> {
         self.require(Action::LeasesRead, scope.as_str())?;
-        Ok(self.coordinator.status(scope).await?)
+        Ok(self.part.coordinator.status(scope).await?)
     }
 
     /// The leases of a namespace, or all of them.
@@ -170,13 +173,13 @@ impl View {
     ) -> Result<Vec<LeaseInfo>, Fault> {
         let Some(namespace) = namespace else {
             self.require(Action::LeasesRead, "*")?;
-            return Ok(self.coordinator.list_all().await?);
+            return Ok(self.part.coordinator.list_all().await?);
         };
         self.require(Action::LeasesRead, &format!("{namespace}/*"))?;
         if children {
             self.require(Action::LeasesRead, &format!("{namespace}.*"))?;
         }
-        Ok(self.coordinator.list(namespace, children).await?)
+        Ok(self.part.coordinator.list(namespace, children).await?)
     }
 
     /// What happens to leases whose scope starts with this.
@@ -186,7 +189,7 @@ impl View {
         after: Option<u64>,
     ) -> Result<BoxStream<'static, tenure::Result<LeaseEvent>>, Fault> {
         self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.coordinator.watch(prefix, after).await?)
+        Ok(self.part.coordinator.watch(prefix, after).await?)
     }
 
     /// The same, commit by commit.
@@ -196,13 +199,13 @@ impl View {
         after: Option<u64>,
     ) -> Result<LeaseWatch, Fault> {
         self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.coordinator.watch_batches(prefix, after).await?)
+        Ok(self.coordinator().watch_batches(prefix, after).await?)
     }
 
     /// Who leads.
     pub async fn leader(&self, scope: &Scope) -> Result<Option<LeaseInfo>, Fault> {
         self.require(Action::LeasesRead, scope.as_str())?;
-        Ok(self.coordinator.holder(scope).await?)
+        Ok(self.part.coordinator.holder(scope).await?)
     }
 
     /// Who leads, now and from now on.
@@ -211,11 +214,38 @@ impl View {
         scope: &Scope,
     ) -> Result<BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Fault> {
         self.require(Action::LeasesRead, scope.as_str())?;
-        Ok(Election::new(&self.coordinator, scope.clone()).observe().await?)
+        Ok(Election::new(&self.part.coordinator, scope.clone()).observe().await?)
     }
 }
 
 /// A scope in a request.
 pub fn scope(text: &str) -> Result<Scope, Error> {
     text.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::store::memory::MemoryStore;
+
+    use super::*;
+    use crate::api::Api;
+    use crate::auth::Caller;
+    use crate::{ServerLimits, Shutdown};
+
+    /// Every call sets this much aside and copies some of it. It grows quickly: whatever takes a future by
+    /// value and awaits it keeps it twice.
+    #[tokio::test]
+    async fn what_is_kept_for_a_lease_that_is_being_acquired_is_small() {
+        let store = MemoryStore::new().into_store();
+        let api = Api::new(store, ServerLimits::default(), Shutdown::default()).unwrap();
+        let view = api.view(&Caller::anybody()).unwrap();
+        let asked = Asked { owner: "a#1".into(), ..Asked::default() };
+        let scope = scope("a.b/c").unwrap();
+        let acquiring = view.acquire(&scope, &asked);
+        let size = size_of_val(&acquiring);
+        assert!(size <= 3_072, "{size} bytes");
+        let deed = acquiring.await.unwrap();
+        let size = size_of_val(&view.release(&deed, ReleaseOutcome::Plain));
+        assert!(size <= 1_024, "{size} bytes");
+    }
 }

@@ -30,13 +30,18 @@ pub struct Api {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+/// A store, all of it or one tenant's, and who acts on it.
+pub(crate) struct Part {
     store: Store,
     coordinator: Coordinator,
+}
+
+struct Shared {
+    whole: Arc<Part>,
     metrics: LeaseMetrics,
     room: Arc<Room>,
     shutdown: Shutdown,
-    tenants: Mutex<HashMap<Arc<str>, (Store, Coordinator)>>,
+    tenants: Mutex<HashMap<Arc<str>, Arc<Part>>>,
 }
 
 impl Api {
@@ -46,25 +51,26 @@ impl Api {
         let coordinator = Coordinator::builder(store.clone()).metrics(metrics.clone()).start()?;
         let room = Room::new(limits);
         let tenants = Mutex::default();
-        let shared = Shared { store, coordinator, metrics, room, shutdown, tenants };
+        let whole = Arc::new(Part { store, coordinator });
+        let shared = Shared { whole, metrics, room, shutdown, tenants };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// What this caller sees, and what it may do there.
     pub fn view(&self, caller: &Caller) -> Result<View, Fault> {
-        let (store, coordinator) = match caller.tenant() {
-            None => (self.shared.store.clone(), self.shared.coordinator.clone()),
+        let part = match caller.tenant() {
+            None => Arc::clone(&self.shared.whole),
             Some(tenant) => self.tenant(tenant)?,
         };
-        Ok(View { api: self.clone(), store, coordinator, caller: caller.clone() })
+        Ok(View { api: self.clone(), part, caller: caller.clone() })
     }
 
-    fn tenant(&self, tenant: &str) -> Result<(Store, Coordinator), Fault> {
+    fn tenant(&self, tenant: &str) -> Result<Arc<Part>, Fault> {
         let mut tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = tenants.get(tenant) {
-            return Ok(known.clone());
+            return Ok(Arc::clone(known));
         }
-        let store = Prefixed::tenant(&self.shared.store, tenant)?.into_store();
+        let store = Prefixed::tenant(self.store(), tenant)?.into_store();
         let metrics = self.shared.metrics.clone();
         let coordinator = Coordinator::builder(store.clone()).metrics(metrics).start()?;
         if tenants.len() >= TENANTS
@@ -72,13 +78,14 @@ impl Api {
         {
             tenants.remove(&some);
         }
-        tenants.insert(tenant.into(), (store.clone(), coordinator.clone()));
-        Ok((store, coordinator))
+        let part = Arc::new(Part { store, coordinator });
+        tenants.insert(tenant.into(), Arc::clone(&part));
+        Ok(part)
     }
 
     /// The whole store.
     pub fn store(&self) -> &Store {
-        &self.shared.store
+        &self.shared.whole.store
     }
 
     /// What leases are counted in, of all tenants together.
@@ -98,13 +105,13 @@ impl Api {
 
     /// Resolves when nothing that callers gave up is left to be let go of.
     pub async fn settle(&self) {
-        let tenants: Vec<_> = {
+        let tenants: Vec<Arc<Part>> = {
             let tenants = self.shared.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-            tenants.values().map(|(_, coordinator)| coordinator.clone()).collect()
+            tenants.values().cloned().collect()
         };
-        self.shared.coordinator.settle().await;
-        for coordinator in tenants {
-            coordinator.settle().await;
+        self.shared.whole.coordinator.settle().await;
+        for part in tenants {
+            part.coordinator.settle().await;
         }
     }
 }

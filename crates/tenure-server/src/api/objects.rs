@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{
-    Batch, Commit, Committed, Event, Expect, Page, Query, Touch, Touched, Watch, WatchRequest,
+    Batch, Commit, Committed, Event, Expect, Page, Put, Query, Touch, Touched, Watch, WatchRequest,
     Write,
 };
 use tenure::{Key, Object};
@@ -41,6 +41,13 @@ pub(super) fn group(group: &str) -> String {
     format!("{group}/*")
 }
 
+/// A write of a group's record that may or may not change its count.
+fn recounts(write: &Write) -> Option<&Put> {
+    let Write::Put(put) = write else { return None };
+    let told = matches!(put.expect, Expect::Any | Expect::Absent);
+    (put.key.kind == SLOTS && !told).then_some(put)
+}
+
 /// Something for the audit log: what was allowed, on what, and what was done.
 type Notable = (Action, String, &'static str);
 
@@ -48,13 +55,13 @@ impl View {
     /// One object.
     pub async fn get(&self, key: &Key) -> Result<Option<Object>, Fault> {
         self.may_read(&key.kind, &key.id, false)?;
-        Ok(self.store.get(key).await?)
+        Ok(self.part.store.get(key).await?)
     }
 
     /// A page of objects.
     pub async fn list(&self, query: &Query) -> Result<Page, Fault> {
         self.may_read(&query.kind, &query.range.prefix, true)?;
-        Ok(self.store.list(query).await?)
+        Ok(self.part.store.list(query).await?)
     }
 
     /// Checks and writes, all or nothing.
@@ -65,9 +72,11 @@ impl View {
         let mut notable = Vec::new();
         for write in &commit.writes {
             notable.extend(self.may_write(write)?);
-            notable.extend(self.may_recount(write).await?);
+            if let Some(put) = recounts(write) {
+                notable.extend(Box::pin(self.may_recount(put)).await?);
+            }
         }
-        let committed = self.store.commit(commit).await;
+        let committed = self.part.store.commit(commit).await;
         // What may have happened is told too.
         if !committed.as_ref().is_err_and(tenure::Error::is_refusal) {
             for (action, resource, what) in &notable {
@@ -82,14 +91,14 @@ impl View {
         for touch in &touches {
             self.may_change(&touch.key)?;
         }
-        Ok(self.store.touch(touches).await?)
+        Ok(self.part.store.touch(touches).await?)
     }
 
     /// What happens from now on or from a revision on.
     pub async fn watch(&self, request: &WatchRequest) -> Result<Watch, Fault> {
         match &request.kind {
             Some(kind) if is_of_leases(kind) && self.sees_some_of(&request.prefix) => {
-                return Ok(self.seen(self.store.watch(request).await?));
+                return Ok(self.seen(self.part.store.watch(request).await?));
             }
             Some(kind) => self.may_read(kind, &request.prefix, true)?,
             None => {
@@ -97,7 +106,7 @@ impl View {
                 self.require(Action::LeasesRead, "*")?;
             }
         }
-        Ok(self.store.watch(request).await?)
+        Ok(self.part.store.watch(request).await?)
     }
 
     /// Whether the caller may see some of the leases with this prefix, though perhaps not all.
@@ -142,14 +151,9 @@ impl View {
 
     /// Whoever takes a slot of a group that has shrunk writes the group's record, and leaves its count as
     /// it is. A write that does not is a resize, whatever it expects.
-    async fn may_recount(&self, write: &Write) -> Result<Option<Notable>, Fault> {
-        let Write::Put(put) = write else { return Ok(None) };
-        let told = matches!(put.expect, Expect::Any | Expect::Absent);
-        if put.key.kind != SLOTS || told {
-            return Ok(None);
-        }
+    async fn may_recount(&self, put: &Put) -> Result<Option<Notable>, Fault> {
         // If it changes before the commit, the commit's own expectation fails.
-        let now = self.store.get(&put.key).await?;
+        let now = self.part.store.get(&put.key).await?;
         if now.is_none_or(|now| count(&now.payload) == count(&put.payload)) {
             return Ok(None);
         }

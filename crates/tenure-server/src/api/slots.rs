@@ -28,8 +28,9 @@ impl View {
     ) -> Result<(Deed, u32), Fault> {
         self.require(Action::LeasesHold, &group(namespace.as_str()))?;
         let terms = self.terms(asked)?;
-        let slots = self.coordinator.slots(namespace);
-        let slot = self.waiting(asked, slots.acquire(count, &terms)).await?;
+        let slots = self.part.coordinator.slots(namespace);
+        let acquiring = std::pin::pin!(slots.acquire(count, &terms));
+        let slot = self.waiting(asked, acquiring).await?;
         let index = slot.index();
         Ok((slot.into_lease().detach(), index))
     }
@@ -38,7 +39,7 @@ impl View {
     pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::SlotsResize, &group)?;
-        self.coordinator.slots(namespace).resize(count).await?;
+        self.part.coordinator.slots(namespace).resize(count).await?;
         self.audit(Action::SlotsResize, &group, "resized");
         Ok(())
     }
@@ -46,7 +47,7 @@ impl View {
     /// A group: its count, who holds what, who waits.
     pub async fn show_slots(&self, namespace: &Namespace) -> Result<ShownSlots, Fault> {
         self.require(Action::LeasesRead, &group(namespace.as_str()))?;
-        let slots = self.coordinator.slots(namespace);
+        let slots = self.part.coordinator.slots(namespace);
         let (count, holders) = (slots.count().await?, slots.holders().await?);
         Ok(ShownSlots { count, holders, waiters: slots.waiters().await? })
     }

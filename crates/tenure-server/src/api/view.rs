@@ -1,9 +1,11 @@
 //! The store as one caller sees it.
 
+use std::sync::Arc;
+
 use tenure::lease::Coordinator;
 use tenure::store::Store;
 
-use super::Api;
+use super::{Api, Part};
 use crate::Fault;
 use crate::auth::{Action, Caller, audit};
 use crate::limits::{Taken, Use};
@@ -12,8 +14,7 @@ use crate::limits::{Taken, Use};
 #[derive(Clone)]
 pub struct View {
     pub(super) api: Api,
-    pub(super) store: Store,
-    pub(super) coordinator: Coordinator,
+    pub(super) part: Arc<Part>,
     pub(super) caller: Caller,
 }
 
@@ -30,12 +31,12 @@ impl View {
 
     /// The caller's part of the store. Nothing is checked here.
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.part.store
     }
 
     /// Whoever acts for the caller on leases. Nothing is checked here.
     pub fn coordinator(&self) -> &Coordinator {
-        &self.coordinator
+        &self.part.coordinator
     }
 
     /// Refuses what the caller may not do, and says so in the audit log.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure::clock::SharedClock;
@@ -87,7 +87,9 @@ enum Standing {
 impl Caller {
     /// Whoever connects where no authentication is asked for.
     pub fn anybody() -> Self {
-        Self::new("anybody", None, Standing::Everything)
+        static ANYBODY: OnceLock<Arc<str>> = OnceLock::new();
+        let subject = Arc::clone(ANYBODY.get_or_init(|| "anybody".into()));
+        Self { subject, tenant: None, peer: None, standing: Standing::Everything }
     }
 
     /// Whoever asks for what needs no credentials.

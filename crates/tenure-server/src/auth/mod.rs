@@ -171,7 +171,8 @@ impl Methods {
             }
         }
         match &self.jwt {
-            Some(jwt) if !token.starts_with(tokens::PREFIX) => jwt.caller(token).await,
+            // Apart, so that calls without one do not carry along what it takes to fetch keys.
+            Some(jwt) if !token.starts_with(tokens::PREFIX) => Box::pin(jwt.caller(token)).await,
             _ => Err(Refusal::of("the token is not known; it may have been taken back")),
         }
     }

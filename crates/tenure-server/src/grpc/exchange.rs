@@ -46,7 +46,9 @@ struct Work<'a> {
     /// Of the last message, what is not yet worked on.
     queued: VecDeque<v1::Call>,
     running: FuturesUnordered<BoxFuture<'a, v1::Answer>>,
-    done: VecDeque<v1::Answer>,
+    done: Vec<v1::Answer>,
+    /// What the answers that are done take on the wire.
+    bytes: usize,
 }
 
 impl<'a> Work<'a> {
@@ -61,22 +63,30 @@ impl<'a> Work<'a> {
 
     /// Takes one answer, and those that are ready with it.
     fn take(&mut self, first: v1::Answer) {
-        self.done.push_back(first);
+        self.add(first);
         while let Some(Some(answer)) = self.running.next().now_or_never() {
-            self.done.push_back(answer);
+            self.add(answer);
         }
+    }
+
+    fn add(&mut self, answer: v1::Answer) {
+        self.bytes += answer.encoded_len();
+        self.done.push(answer);
     }
 
     /// As many answers as go into one message.
     fn message(&mut self) -> v1::ExchangeResponse {
-        let (mut answers, mut bytes) = (Vec::new(), 0);
-        while let Some(answer) = self.done.front() {
-            bytes += answer.encoded_len();
-            if bytes > TOGETHER && !answers.is_empty() {
-                break;
-            }
-            answers.extend(self.done.pop_front());
+        let mut fit = self.done.len();
+        if self.bytes > TOGETHER {
+            let total = self.done.iter().scan(0, |total, answer| {
+                *total += answer.encoded_len();
+                Some(*total)
+            });
+            fit = total.take_while(|total| *total <= TOGETHER).count().max(1);
         }
+        let rest = self.done.split_off(fit.min(self.done.len()));
+        self.bytes = rest.iter().map(Message::encoded_len).sum();
+        let answers = std::mem::replace(&mut self.done, rest);
         v1::ExchangeResponse { answers, leaving: false }
     }
 }
@@ -119,7 +129,8 @@ async fn exchange(
 async fn answer(view: &View, call: v1::Call) -> v1::Answer {
     use v1::answer::Answer;
     let answer = work_on(view, call.call).await;
-    v1::Answer { id: call.id, answer: Some(answer.unwrap_or_else(|f| Answer::Error(f.wire()))) }
+    let answer = answer.unwrap_or_else(|fault| Answer::Error(Box::new(fault.wire())));
+    v1::Answer { id: call.id, answer: Some(answer) }
 }
 
 async fn work_on(
@@ -130,9 +141,38 @@ async fn work_on(
     use v1::call::Call;
     let _room = view.api().room().in_turn().await?;
     match call {
-        Some(Call::Get(request)) => get(view, request).map_ok(Answer::Get).await,
+        Some(Call::Get(request)) => {
+            get(view, request).map_ok(|got| Answer::Get(Box::new(got))).await
+        }
         Some(Call::Commit(request)) => commit(view, request).map_ok(Answer::Commit).await,
         Some(Call::Touch(request)) => touch(view, request).map_ok(Answer::Touch).await,
         None => Err(Error::invalid("call", "it is missing from the message").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(id: u64, bytes: usize) -> v1::Answer {
+        let object = v1::Object { payload: vec![0; bytes].into(), ..v1::Object::default() };
+        let got = v1::GetResponse { object: Some(object) };
+        v1::Answer { id, answer: Some(v1::answer::Answer::Get(Box::new(got))) }
+    }
+
+    #[test]
+    fn answers_go_together_as_far_as_they_fit_and_a_large_one_goes_alone() {
+        let mut work = Work::default();
+        for (id, bytes) in [(1, 10), (2, TOGETHER / 2), (3, TOGETHER), (4, 2 * TOGETHER), (5, 10)] {
+            work.add(answer(id, bytes));
+        }
+        let ids = |message: v1::ExchangeResponse| -> Vec<u64> {
+            message.answers.iter().map(|answer| answer.id).collect()
+        };
+        assert_eq!(ids(work.message()), [1, 2]);
+        assert_eq!(ids(work.message()), [3]);
+        assert_eq!(ids(work.message()), [4]);
+        assert_eq!(ids(work.message()), [5]);
+        assert_eq!((ids(work.message()).len(), work.bytes), (0, 0));
     }
 }

@@ -5,14 +5,16 @@ mod elections;
 mod exchange;
 mod leases;
 mod parting;
+mod services;
 mod session;
 mod slots;
 mod store;
 
+pub(crate) use services::Services;
+
 use std::pin::Pin;
 
 use futures::stream::{Stream, StreamExt};
-use tenure_proto::v1;
 use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -23,27 +25,16 @@ use crate::auth::Caller;
 use crate::limits::Taken;
 use crate::ready::Readiness;
 
-/// All services on one port, with reflection and health.
-pub(crate) fn routes(api: &Api) -> Result<Routes, tonic_reflection::server::Error> {
-    let most = api.room().limits().message_bytes;
-    let store = v1::store_server::StoreServer::new(store::Service::new(api.clone()))
-        .max_decoding_message_size(most)
-        .max_encoding_message_size(usize::MAX);
+/// Reflection too, for the router.
+pub(crate) fn routes(services: &Services) -> Result<Routes, tonic_reflection::server::Error> {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tenure_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let leases = v1::leases_server::LeasesServer::new(leases::Service::new(api.clone()))
-        .max_decoding_message_size(most)
-        .max_encoding_message_size(usize::MAX);
-    let leases = parting::Told(leases);
-    let slots = v1::slots_server::SlotsServer::new(slots::Service::new(api.clone()));
-    let elections = elections::Service::new(api.clone());
-    let elections = v1::elections_server::ElectionsServer::new(elections);
-    Ok(Routes::new(store)
-        .add_service(leases)
-        .add_service(slots)
-        .add_service(elections)
+    Ok(Routes::new(services.store.clone())
+        .add_service(parting::Told(services.leases.clone()))
+        .add_service(services.slots.clone())
+        .add_service(services.elections.clone())
         .add_service(reflection))
 }
 

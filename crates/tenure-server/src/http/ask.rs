@@ -1,6 +1,7 @@
 //! What a request brings: who asks, a body, parameters, a key. What is wrong with them is said in the
 //! one format of errors, with the name of the field.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -38,26 +39,34 @@ impl FromRequestParts<Api> for Asker {
 
 impl Asker {
     /// Works on something that changes nothing, with room and in time.
-    pub(super) async fn read<T>(
+    pub(super) fn read<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        self.bounded(work, |what| Error::unavailable("server", what)).await
+    ) -> impl Future<Output = Result<T, Fault>> {
+        self.bounded(Box::pin(work), |what| Error::unavailable("server", what))
     }
 
     /// Works on something that may have happened even if there is no answer.
-    pub(super) async fn write<T>(
+    pub(super) fn write<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        self.bounded(work, |what| Error::unknown("server", what)).await
+    ) -> impl Future<Output = Result<T, Fault>> {
+        self.bounded(Box::pin(work), |what| Error::unknown("server", what))
     }
 
     /// Acquires something. A wait takes as long as it takes; without one there is an answer in time.
-    pub(super) async fn acquire<T>(
+    pub(super) fn acquire<T>(
         &self,
         asked: &Asked,
         work: impl Future<Output = Result<T, Fault>>,
+    ) -> impl Future<Output = Result<T, Fault>> {
+        self.in_time(asked, Box::pin(work))
+    }
+
+    async fn in_time<T>(
+        &self,
+        asked: &Asked,
+        work: Pin<Box<impl Future<Output = Result<T, Fault>>>>,
     ) -> Result<T, Fault> {
         if asked.wait != Wait::No {
             return work.await;
@@ -69,9 +78,10 @@ impl Asker {
         })
     }
 
+    /// The work comes in a box: handed on by value, it would be kept once for each hand.
     async fn bounded<T>(
         &self,
-        work: impl Future<Output = Result<T, Fault>>,
+        work: Pin<Box<impl Future<Output = Result<T, Fault>>>>,
         late: fn(String) -> Error,
     ) -> Result<T, Fault> {
         let room = self.view.api().room();

@@ -13,7 +13,6 @@ use prometheus_client::registry::Registry;
 
 use super::{
     Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
-    Write,
 };
 use crate::clock::SharedClock;
 use crate::{Error, Key, Object, Result};
@@ -197,13 +196,12 @@ impl Backend for Measured {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
-        let first = commit.writes.first().map(Write::key).cloned();
         let result = self.timed("commit", self.inner.commit(commit)).await;
         if let Err(error) = &result
             && let Some(kind) = conflicting_kind(error)
         {
             self.metrics.conflicted(kind);
-            tracing::debug!(%error, write = first.map(|key| key.to_string()), "commit refused");
+            tracing::debug!(%error, "commit refused");
         }
         result
     }
