@@ -25,6 +25,10 @@ use clap::{Parser, Subcommand};
 
 use measure::Plan;
 
+/// The one of the `tenure` command, for us and for the peers in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(about = "Measures Tenure beside the raw drivers")]
 struct Arguments {

@@ -23,6 +23,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+/// Every lease and call takes and frees small pieces of memory, often on different threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Who holds what, until when?
 ///
 /// Leases, slots, leader election and versioned objects on the store you already run; one SQLite file

@@ -7,7 +7,7 @@ mod id;
 mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -100,8 +100,19 @@ pub fn capabilities() -> Capabilities {
     }
 }
 
+/// Looks at a lock that somebody else holds, before falling asleep over it.
+const SPINS: u32 = 200;
+
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
+        // It is held for about a microsecond; to fall asleep and be woken takes several times that.
+        for _ in 0..SPINS {
+            match self.state.try_lock() {
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(state)) => return state.into_inner(),
+            }
+        }
         // Nothing under this lock panics halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
