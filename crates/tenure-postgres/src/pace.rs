@@ -11,6 +11,8 @@ use crate::queue::WORTH_HALVING;
 /// A spell lasts so long at least, and so many groups.
 const SPELL: Duration = Duration::from_millis(40);
 const GROUPS: u32 = 8;
+/// The other way must be better by this factor: a busy machine makes for luck.
+const BETTER: f64 = 1.1;
 /// Spells of what is better between two spells of the other: few at first, then ever more.
 const PATIENCE_MIN: u32 = 2;
 const PATIENCE_MAX: u32 = 32;
@@ -59,7 +61,7 @@ impl Pace {
 
     fn judge(&mut self, rate: f64) {
         if let Some(to_beat) = self.to_beat.take() {
-            if rate > to_beat {
+            if rate > to_beat * BETTER {
                 self.patience = PATIENCE_MIN;
             } else {
                 self.halves = !self.halves;

@@ -223,4 +223,44 @@ mod tests {
         assert!(queue.ask(9, 1).await.is_err());
         assert_eq!(callers.remove(0).await.unwrap().unwrap(), 0);
     }
+
+    #[tokio::test]
+    async fn what_waits_is_halved_and_the_other_half_follows() {
+        const MOST: Most = Most { requests: 512, bytes: 1 << 20 };
+        let queue = Arc::new(Queue::<usize, usize>::new());
+        let ask = |n: usize| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { queue.ask(n, 1).await })
+        };
+        let mut callers: Vec<_> = (0..20).map(ask).collect();
+        tokio::task::yield_now().await;
+        let halves = |under_way| Course { under_way, halves: true };
+        let first = queue.take(MOST, halves(0)).await.unwrap();
+        let second = queue.take(MOST, halves(first.len())).await.unwrap();
+        assert_eq!((first.len(), second.len()), (10, 10));
+        // With ten under way nobody sets off for seven.
+        callers.extend((0..7).map(ask));
+        tokio::task::yield_now().await;
+        let mut third = Box::pin(queue.take(MOST, halves(second.len())));
+        assert!(futures::poll!(&mut third).is_pending());
+        callers.push(ask(7));
+        tokio::task::yield_now().await;
+        let third = third.await.unwrap();
+        assert_eq!(third.len(), 8);
+        for entry in first.into_iter().chain(second).chain(third) {
+            let n = entry.request;
+            entry.answer(n);
+        }
+        // Once closed, what waits goes however little it is.
+        callers.push(ask(1));
+        tokio::task::yield_now().await;
+        queue.close();
+        let last = queue.take(MOST, halves(10)).await.unwrap();
+        assert_eq!(last.len(), 1);
+        last.into_iter().for_each(|entry| entry.answer(1));
+        assert!(queue.take(MOST, halves(10)).await.is_none());
+        for caller in callers {
+            caller.await.unwrap().unwrap();
+        }
+    }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::try_join_all;
 use tenure::clock::{Clock, SystemClock};
 use tenure::store::{Commit, Event, Expect, Store, WatchRequest};
