@@ -97,8 +97,10 @@ fn main() -> ExitCode {
         Command::Completions { shell } => return completions(shell),
         command => command,
     };
-    // A server tells what it does, above all to the audit log; a command only what went wrong.
-    let usual = if matches!(command, Command::Serve(_)) { "info" } else { "error" };
+    // A server tells what it does, above all to the audit log, but not of each lease that comes and goes;
+    // a command tells only what went wrong.
+    let serves = matches!(command, Command::Serve(_));
+    let usual = if serves { "info,tenure::lease=warn" } else { "error" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::store::{Commit, Committed, Touch, Touched};
 use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -12,6 +14,8 @@ use crate::error::BACKEND;
 /// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
 const GROUP_REQUESTS: usize = 1_024;
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
+/// How long a group waits at most for the callers of the one before it.
+const PATIENCE: Duration = Duration::from_micros(250);
 /// Bound of the queue, in KiB of requests.
 const QUEUE_KIB: usize = 64 * 1024;
 
@@ -134,27 +138,40 @@ impl WriterHandle {
     }
 }
 
-/// The first request and whatever else waits, within bounds, up to a request to close.
+/// The first request and whatever else waits, within bounds, up to a request to close. Callers that were
+/// just answered come back at once, as a rule: waiting a moment for about as many as there were in the
+/// last group, instead of running off with the first, makes one flush of what would be two.
 pub(crate) fn gather(
     first: Queued,
     requests: &Receiver<Queued>,
+    last_group: usize,
 ) -> (Vec<Queued>, Option<oneshot::Sender<()>>) {
-    let mut group = Vec::new();
+    let mut group = Vec::with_capacity(last_group);
     let mut bytes = 0;
+    let expected = last_group - last_group / 8;
+    let mut until = None;
     let mut next = Some(first);
-    while let Some(queued) = next {
-        if let Request::Close(done) = queued.request {
-            return (group, Some(done));
-        }
-        if matches!(queued.request, Request::Look) {
+    loop {
+        match next.take() {
+            Some(Queued { request: Request::Close(done), .. }) => return (group, Some(done)),
             // Every transaction ends with a look.
-            next = requests.try_recv().ok();
-            continue;
+            Some(Queued { request: Request::Look, .. }) => {}
+            Some(queued) => {
+                bytes += queued.bytes;
+                group.push(queued);
+                if group.len() >= GROUP_REQUESTS || bytes >= GROUP_BYTES {
+                    return (group, None);
+                }
+            }
+            None => {
+                let until = *until.get_or_insert_with(|| SystemClock.uptime() + PATIENCE);
+                if group.len() >= expected || SystemClock.uptime() >= until {
+                    return (group, None);
+                }
+                // The callers need the processor to come back.
+                std::thread::yield_now();
+            }
         }
-        bytes += queued.bytes;
-        group.push(queued);
-        let full = group.len() >= GROUP_REQUESTS || bytes >= GROUP_BYTES;
-        next = if full { None } else { requests.try_recv().ok() };
+        next = requests.try_recv().ok();
     }
-    (group, None)
 }

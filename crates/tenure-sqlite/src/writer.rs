@@ -78,13 +78,15 @@ pub(crate) fn spawn(
 
 impl Writer {
     fn run(&mut self, requests: &Receiver<Queued>) {
+        let mut last_group = 0;
         loop {
             match requests.recv_timeout(self.idle()) {
                 Ok(Queued { request: Request::Look, .. }) => {
                     self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
                 }
                 Ok(first) => {
-                    let (group, close) = gather(first, requests);
+                    let (group, close) = gather(first, requests, last_group);
+                    last_group = group.len();
                     self.group(group);
                     if let Some(done) = close {
                         let _ = done.send(());
