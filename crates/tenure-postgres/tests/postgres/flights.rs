@@ -38,7 +38,7 @@ async fn count_up(store: &Store, caller: u64, over: &AtomicBool) -> Result<u64, 
         ensure_eq!(done.first_put().map(|put| put.version), Some(turns + 1), "{id}");
         turns += 1;
         let granted = put(&other, "x").expect(Expect::Absent).ttl(Duration::from_secs(60));
-        let granted = Commit::from(granted).check(key(&format!("{other}#")), Expect::Absent);
+        let granted = Commit::from(granted).check(key(format!("{other}#")), Expect::Absent);
         let token = store.commit(granted).await?.first_put().ok_or("no put")?.token;
         store.commit(Commit::new().delete(key(&other), Expect::Token(token))).await?;
     }
@@ -146,7 +146,7 @@ async fn lost(server: Server) -> Outcome {
 }
 
 fn mine(caller: u64) -> Key {
-    key(&format!("mine-{caller}"))
+    key(format!("mine-{caller}"))
 }
 
 /// Counts up, and looks after a commit whose outcome is unknown. The version it left.
@@ -155,7 +155,7 @@ async fn settled(store: &Store, caller: u64, over: &AtomicBool) -> Result<u64, F
     while !over.load(Ordering::Relaxed) {
         let expect = if version == 0 { Expect::Absent } else { Expect::Version(version) };
         let text = format!("{version}");
-        match store.commit(put(&format!("mine-{caller}"), &text).expect(expect)).await {
+        match store.commit(put(format!("mine-{caller}"), &text).expect(expect)).await {
             Ok(_) => version += 1,
             Err(Error::Unknown { .. }) => {
                 // A session that was ended cannot commit any more, so this is the truth.
