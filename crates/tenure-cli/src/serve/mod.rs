@@ -36,9 +36,9 @@ pub(crate) struct Arguments {
     store: Option<String>,
     /// Settings in a TOML file; what is given here or in the environment wins.
     ///
-    /// Its keys: listen, store, insecure, grace_ms; cert and key in [tls]; token_file in [auth]; issuer,
-    /// audience, jwks_url, jwks_file, hs256_secret_file and tenant_claim in [auth.jwt]; client_ca and
-    /// required in [auth.mtls]; and in [limits] connections, requests, streams, streams_per_client, waiters,
+    /// Its keys: listen, store, insecure, grace_ms; cert and key in `[tls]`; token_file in `[auth]`; issuer,
+    /// audience, jwks_url, jwks_file, hs256_secret_file and tenant_claim in `[auth.jwt]`; client_ca and
+    /// required in `[auth.mtls]`; and in `[limits]` connections, requests, streams, streams_per_client, waiters,
     /// waiters_per_client, message_bytes, wait_max_ms, request_timeout_ms and header_timeout_ms.
     #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
