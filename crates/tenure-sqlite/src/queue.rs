@@ -138,40 +138,101 @@ impl WriterHandle {
     }
 }
 
+/// Whether it pays to wait for callers to come back.
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// How many requests the last group had.
+    last_group: usize,
+    /// Groups that set off at once, since waiting was in vain: how many more, and of how many.
+    skip: u32,
+    skips: u32,
+}
+
+impl Patience {
+    /// How many requests to wait for.
+    fn expected(&mut self) -> usize {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return 0;
+        }
+        // A straggler or two are not worth it.
+        self.last_group - self.last_group / 8
+    }
+
+    /// Callers that are far away do not come back in time: then it is tried ever more rarely.
+    fn learn(&mut self, waited_in_vain: Option<bool>, group: usize) {
+        self.last_group = group;
+        match waited_in_vain {
+            Some(true) => self.skips = (self.skips * 2).clamp(1, 64),
+            Some(false) => self.skips = 0,
+            None => return,
+        }
+        self.skip = self.skips;
+    }
+}
+
 /// The first request and whatever else waits, within bounds, up to a request to close. Callers that were
 /// just answered come back at once, as a rule: waiting a moment for about as many as there were in the
 /// last group, instead of running off with the first, makes one flush of what would be two.
 pub(crate) fn gather(
     first: Queued,
     requests: &Receiver<Queued>,
-    last_group: usize,
+    patience: &mut Patience,
 ) -> (Vec<Queued>, Option<oneshot::Sender<()>>) {
-    let mut group = Vec::with_capacity(last_group);
+    let mut group = Vec::with_capacity(patience.last_group);
     let mut bytes = 0;
-    let expected = last_group - last_group / 8;
+    let expected = patience.expected();
     let mut until = None;
     let mut next = Some(first);
-    loop {
+    let close = loop {
         match next.take() {
-            Some(Queued { request: Request::Close(done), .. }) => return (group, Some(done)),
+            Some(Queued { request: Request::Close(done), .. }) => break Some(done),
             // Every transaction ends with a look.
             Some(Queued { request: Request::Look, .. }) => {}
             Some(queued) => {
                 bytes += queued.bytes;
                 group.push(queued);
                 if group.len() >= GROUP_REQUESTS || bytes >= GROUP_BYTES {
-                    return (group, None);
+                    break None;
                 }
             }
+            None if group.len() >= expected => break None,
             None => {
-                let until = *until.get_or_insert_with(|| SystemClock.uptime() + PATIENCE);
-                if group.len() >= expected || SystemClock.uptime() >= until {
-                    return (group, None);
+                if SystemClock.uptime()
+                    >= *until.get_or_insert_with(|| SystemClock.uptime() + PATIENCE)
+                {
+                    break None;
                 }
                 // The callers need the processor to come back.
                 std::thread::yield_now();
             }
         }
         next = requests.try_recv().ok();
+    };
+    let in_vain = until.map(|_| group.len() < expected);
+    patience.learn(in_vain, group.len());
+    (group, close)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_with_callers_that_stay_away() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.expected(), 0);
+        patience.learn(None, 64);
+        assert_eq!(patience.expected(), 56);
+        patience.learn(Some(false), 64);
+        assert_eq!(patience.expected(), 56);
+        for skipped in [1, 2, 4, 8, 16, 32, 64, 64] {
+            patience.learn(Some(true), 64);
+            assert_eq!((0..100).take_while(|_| patience.expected() == 0).count(), skipped);
+        }
+        patience.learn(Some(false), 8);
+        assert_eq!(patience.expected(), 7);
+        patience.learn(None, 1);
+        assert_eq!(patience.expected(), 1);
     }
 }

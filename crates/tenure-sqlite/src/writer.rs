@@ -22,7 +22,7 @@ use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
 use crate::known::Known;
-use crate::queue::{Queued, Request, WriterHandle, gather};
+use crate::queue::{Patience, Queued, Request, WriterHandle, gather};
 use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
@@ -78,15 +78,14 @@ pub(crate) fn spawn(
 
 impl Writer {
     fn run(&mut self, requests: &Receiver<Queued>) {
-        let mut last_group = 0;
+        let mut patience = Patience::default();
         loop {
             match requests.recv_timeout(self.idle()) {
                 Ok(Queued { request: Request::Look, .. }) => {
                     self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
                 }
                 Ok(first) => {
-                    let (group, close) = gather(first, requests, last_group);
-                    last_group = group.len();
+                    let (group, close) = gather(first, requests, &mut patience);
                     self.group(group);
                     if let Some(done) = close {
                         let _ = done.send(());
