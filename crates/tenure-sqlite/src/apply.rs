@@ -31,14 +31,32 @@ pub(crate) fn by_name(conn: &Connection, kind: &str, name: &str) -> rusqlite::Re
     conn.prepare_cached(sql)?.query_row((kind, name), stored).optional()
 }
 
+/// What one sweep takes at most: it becomes one revision, and so one row of history.
+pub(crate) struct Sweep {
+    pub(crate) rows: usize,
+    /// Of payloads; a last one may go beyond.
+    pub(crate) bytes: usize,
+}
+
 /// Rows whose life has ended, the oldest first.
-pub(crate) fn expired(conn: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Row>> {
+pub(crate) fn expired(conn: &Connection, now_ms: i64, most: &Sweep) -> rusqlite::Result<Vec<Row>> {
     let sql = with_columns!(
         "SELECT ",
         ", expires_at_ms FROM objects WHERE expires_at_ms <= ?1
          ORDER BY expires_at_ms LIMIT ?2"
     );
-    conn.prepare_cached(sql)?.query_map((now_ms, limit), stored)?.collect()
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    for row in statement.query_map((now_ms, most.rows), stored)? {
+        let row = row?;
+        bytes += row.object.payload.len();
+        rows.push(row);
+        if bytes >= most.bytes {
+            break;
+        }
+    }
+    Ok(rows)
 }
 
 /// When the next row's life ends.

@@ -17,7 +17,7 @@ use tenure::store::wake::tell;
 use tenure::{Error, Result};
 
 use crate::Options;
-use crate::apply::{expired, next_expiry};
+use crate::apply::{Sweep, expired, next_expiry};
 use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
@@ -26,7 +26,7 @@ use crate::queue::{Patience, Queued, Request, WriterHandle, gather};
 use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
-const SWEEP_ROWS: usize = 500;
+const SWEEP: Sweep = Sweep { rows: 500, bytes: 4 * 1024 * 1024 };
 /// Events removed in one transaction.
 const COMPACT_REVISIONS: u64 = 5_000;
 /// How often history is looked at.
@@ -191,7 +191,7 @@ impl Writer {
     fn sweep(&mut self) -> Result<()> {
         self.transact(|turn| {
             let now = turn.now;
-            let rows = expired(turn.conn, now.store_ms, SWEEP_ROWS).map_err(definite)?;
+            let rows = expired(turn.conn, now.store_ms, &SWEEP).map_err(definite)?;
             let step = decide_sweep(rows, now, turn.head());
             if let Some(step) = &step {
                 turn.step(step)?;

@@ -292,22 +292,4 @@ mod tests {
         world.clock.advance(super::super::watched::EVERY);
         assert!(world.jwt.caller(&token).await.is_ok());
     }
-
-    #[tokio::test]
-    #[ignore = "a measurement, for people: cargo test --release -p tenure-server --lib -- --ignored --nocapture"]
-    async fn how_long_a_check_takes() {
-        const TIMES: u32 = 2_000;
-        let world = World::new();
-        let (token, clock) = (world.token(600), tenure::clock::SystemClock);
-        let began = clock.uptime();
-        for _ in 0..TIMES {
-            assert!(world.jwt.check(&token).await.is_ok());
-        }
-        let checked = clock.uptime();
-        for _ in 0..TIMES {
-            assert!(world.jwt.caller(&token).await.is_ok());
-        }
-        let known = clock.uptime() - checked;
-        println!("ES256: checked in {:?}, known in {:?}", (checked - began) / TIMES, known / TIMES);
-    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::store::{Expect, Put, Query};
+use tenure::store::{Expect, Put, Query, WatchRequest};
 use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -19,6 +19,8 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("conflicts_in_a_group_concern_only_themselves", group);
     trials.test("a_closed_store_refuses", closed);
     trials.test("history_is_kept_within_its_bounds", history);
+    trials.test("damaged_history_says_so_and_objects_stay", damaged_history);
+    trials.test("large_objects_that_expire_together_go_in_pieces", large_and_mortal);
 }
 
 async fn full() -> Result<(), Failure> {
@@ -191,5 +193,59 @@ async fn history() -> Result<(), Failure> {
         store.commit(Put::new(key.clone(), format!("late {n}"))).await?;
     }
     ensure!(count()? <= 5, "{} events after their time", count()?);
+    Ok(())
+}
+
+async fn damaged_history() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("damaged.db");
+    let store = SqliteStore::open(&path)?.into_store();
+    let key = Key::new("k", "1");
+    store.commit(Put::new(key.clone(), "x")).await?;
+    store.close().await;
+    drop(store);
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    conn.execute("UPDATE tenure_history SET body = substr(body, 1, length(body) - 3)", [])
+        .map_err(|error| error.to_string())?;
+    let store = SqliteStore::open(&path)?.into_store();
+    let mut watch = store.watch(&WatchRequest::kind("k").after(0)).await?;
+    let told = watch.next().await.ok_or("the watch ended without a word")?;
+    let Err(error @ Error::Corrupt { .. }) = told else { return Err(format!("{told:?}").into()) };
+    ensure!(error.to_string().contains("history"), "{error}");
+    // What is stored is not concerned, nor is whoever watches from here on.
+    store.commit(Put::new(key.clone(), "y").expect(Expect::Version(1))).await?;
+    let mut watch = store.watch(&WatchRequest::kind("k").after(1)).await?;
+    ensure_eq!(watch.next().await.ok_or("the watch ended")??.revision, 2);
+    Ok(())
+}
+
+async fn large_and_mortal() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("large.db");
+    let clock = tenure::clock::ManualClock::new();
+    let options = Options::new(&path).clock(std::sync::Arc::new(clock.clone()));
+    let store = options.open()?.into_store();
+    for n in 0..24 {
+        let put = Put::new(Key::new("k", n.to_string()), vec![n; 1024 * 1024]);
+        store.commit(put.ttl(Duration::from_secs(1))).await?;
+    }
+    clock.advance(Duration::from_secs(2));
+    let mut watch = store.watch(&WatchRequest::kind("k").after(24)).await?;
+    // A commit wakes the writer, which then goes on until nothing is left.
+    store.commit(Put::new(Key::new("other", "1"), "x")).await?;
+    let all_gone = async {
+        let mut gone = 0;
+        while gone < 24 {
+            gone += watch.next().await.ok_or("the watch ended")??.events.len();
+        }
+        Ok::<_, Failure>(())
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), all_gone).await;
+    waited.map_err(|_| "some of them stay")??;
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    let sql = "SELECT max(length(body)) FROM tenure_history";
+    let largest: u64 =
+        conn.query_row(sql, [], |row| row.get(0)).map_err(|error| error.to_string())?;
+    ensure!(largest < 6 * 1024 * 1024, "{largest} bytes in one row");
     Ok(())
 }

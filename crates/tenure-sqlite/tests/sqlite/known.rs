@@ -1,13 +1,15 @@
 //! What the writer remembers of rows must never outlive the truth: others write to the file, too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use tenure::clock::ManualClock;
 use tenure::store::{Commit, Expect, Put, Store, Touch};
 use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
-use tenure_sqlite::SqliteStore;
+use tenure_sqlite::{Options, SqliteStore};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("what_another_process_wrote_is_seen_at_once", another_process);
@@ -53,13 +55,18 @@ async fn another_process() -> Result<(), Failure> {
 
 async fn prolonged() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    let (one, other) = two(&folder)?;
+    let clock = ManualClock::new();
+    let open = || {
+        let options = Options::new(folder.path().join("two.db"));
+        Ok::<_, Error>(options.clock(Arc::new(clock.clone())).open()?.into_store())
+    };
+    let (one, other) = (open()?, open()?);
     let put = Put::new(key("mortal"), "x").ttl(Duration::from_millis(300));
     let revision = one.commit(put).await?.revision.ok_or("no revision")?;
     let touch = Touch { key: key("mortal"), revision, ttl: Duration::from_secs(60) };
     other.touch(vec![touch]).await?.pop().ok_or("no answer")??;
     // A touch draws no revision, so the counter alone would not have told.
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    clock.advance(Duration::from_millis(400));
     let taken = one.commit(Put::new(key("mortal"), "y").expect(Expect::Absent)).await;
     ensure!(matches!(taken, Err(Error::AlreadyExists { .. })), "{taken:?}");
     Ok(())
