@@ -1,7 +1,6 @@
 //! Running something many times at once and counting.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure::Key;
@@ -27,43 +26,58 @@ where
     F: Fn(usize, u64) -> R + Send + Sync + 'static,
     R: Future<Output = anyhow::Result<()>> + Send,
 {
-    let (operation, done) = (Arc::new(operation), Arc::new(AtomicU64::new(0)));
+    let operation = Arc::new(operation);
+    total(writers, time, |writer, until| {
+        let operation = Arc::clone(&operation);
+        async move {
+            let mut turn = 0;
+            while SystemClock.uptime() < until {
+                operation(writer, turn).await?;
+                turn += 1;
+            }
+            Ok(turn)
+        }
+    })
+    .await
+}
+
+/// Starts `writers` tasks that count what they finish until an instant; how much that is a second.
+async fn total<R>(
+    writers: usize,
+    time: Duration,
+    task: impl Fn(usize, Duration) -> R,
+) -> anyhow::Result<f64>
+where
+    R: Future<Output = anyhow::Result<u64>> + Send + 'static,
+{
     let begun = SystemClock.uptime();
-    let tasks: Vec<_> = (0..writers)
-        .map(|writer| {
-            let (operation, done) = (Arc::clone(&operation), Arc::clone(&done));
-            tokio::spawn(async move {
-                let mut turn = 0;
-                while SystemClock.uptime() - begun < time {
-                    operation(writer, turn).await?;
-                    turn += 1;
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-                anyhow::Ok(())
-            })
-        })
-        .collect();
+    let tasks: Vec<_> =
+        (0..writers).map(|writer| tokio::spawn(task(writer, begun + time))).collect();
+    let mut done = 0;
     for task in tasks {
-        task.await??;
+        done += task.await??;
     }
-    let took = (SystemClock.uptime() - begun).as_secs_f64();
-    Ok(done.load(Ordering::Relaxed) as f64 / took)
+    Ok(done as f64 / (SystemClock.uptime() - begun).as_secs_f64())
 }
 
 /// Single-object commits: every writer replaces an object of its own, expecting the version it left.
+/// Each has a handle of its own, as tasks of a program have.
 pub(crate) async fn commit_rate(
     store: &Store,
     writers: usize,
     time: Duration,
     tag: &str,
 ) -> anyhow::Result<f64> {
-    let (store, tag) = (store.clone(), tag.to_owned());
-    rate(writers, time, move |writer, turn| {
+    total(writers, time, |writer, until| {
         let (store, key) = (store.clone(), Key::new("bench", format!("{tag}-{writer}")));
         async move {
-            let expect = if turn == 0 { Expect::Absent } else { Expect::Version(turn) };
-            store.commit(Put::new(key, payload(turn)).expect(expect)).await?;
-            Ok(())
+            let mut turn = 0;
+            while SystemClock.uptime() < until {
+                let expect = if turn == 0 { Expect::Absent } else { Expect::Version(turn) };
+                store.commit(Put::new(key.clone(), payload(turn)).expect(expect)).await?;
+                turn += 1;
+            }
+            Ok(turn)
         }
     })
     .await

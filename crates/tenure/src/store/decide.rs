@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Batch, Cause, Commit, Committed, Delete, Event, Expect, Put, Touch, Touched, Write,
-    WriteResult, Written,
+    Batch, Cause, Commit, Committed, Event, Expect, Put, Touch, Touched, Write, WriteResult,
+    Written,
 };
 use crate::{Current, Error, Key, Object, Result};
 
@@ -147,6 +147,18 @@ pub struct Decision {
 ///
 /// An error that [`Error::is_refusal`] is the commit's answer; any other came from the view.
 pub fn decide(view: &mut dyn View, commit: &Commit, now: Now, head: u64) -> Result<Decision> {
+    let (before, expired) = look(view, commit, now)?;
+    Ok(assemble(commit.writes.clone(), before, expired, now, head))
+}
+
+/// The same for whoever needs the commit no more: what it writes is not copied.
+pub fn decide_once(view: &mut dyn View, commit: Commit, now: Now, head: u64) -> Result<Decision> {
+    let (before, expired) = look(view, &commit, now)?;
+    Ok(assemble(commit.writes, before, expired, now, head))
+}
+
+/// The live rows that a commit writes, and the expired ones in its way, if all it expects holds.
+fn look(view: &mut dyn View, commit: &Commit, now: Now) -> Result<(Vec<Option<Row>>, Expired)> {
     for check in &commit.checks {
         let row = live(view.row(&check.key)?, now);
         meets(&check.key, check.expect, row.as_ref())?;
@@ -159,7 +171,7 @@ pub fn decide(view: &mut dyn View, commit: &Commit, now: Now, head: u64) -> Resu
         before.push(row);
     }
     check_names(view, commit, now, &mut expired)?;
-    Ok(assemble(commit, before, expired, now, head))
+    Ok((before, expired))
 }
 
 fn live(row: Option<Row>, now: Now) -> Option<Row> {
@@ -233,7 +245,7 @@ fn check_names(
 }
 
 fn assemble(
-    commit: &Commit,
+    wanted: Vec<Write>,
     before: Vec<Option<Row>>,
     expired: Expired,
     now: Now,
@@ -245,22 +257,22 @@ fn assemble(
     let removals: Vec<Change> =
         expired.0.into_values().map(|row| Change::Remove { row, cause: Cause::Expired }).collect();
     let writes_something =
-        commit.writes.iter().zip(&before).any(|(w, row)| changes(w, row.as_ref()));
-    if !removals.is_empty() && writes_something {
+        !removals.is_empty() && wanted.iter().zip(&before).any(|(w, row)| changes(w, row.as_ref()));
+    if writes_something {
         steps.push(Step { revision: head + 1, changes: removals });
     }
     let revision = head + 1 + steps.len() as u64;
     let mut step = Step { revision, changes: Vec::new() };
-    let mut writes = Vec::with_capacity(commit.writes.len());
-    for (write, row) in commit.writes.iter().zip(before) {
+    let mut writes = Vec::with_capacity(wanted.len());
+    for (write, row) in wanted.into_iter().zip(before) {
         writes.push(match (write, row) {
             (Write::Delete(_), None) => Written::Absent,
-            (Write::Delete(Delete { .. }), Some(row)) => {
+            (Write::Delete(_), Some(row)) => {
                 step.changes.push(Change::Remove { row, cause: Cause::Deleted });
                 Written::Deleted { revision }
             }
-            (Write::Put(put), Some(row)) if equals(put, &row) => {
-                refreshed.extend(put.ttl.map(|t| (put.key.clone(), expiry(now.store_ms, t))));
+            (Write::Put(put), Some(row)) if equals(&put, &row) => {
+                refreshed.extend(put.ttl.map(|t| (put.key, expiry(now.store_ms, t))));
                 Written::Unchanged(row.result())
             }
             (Write::Put(put), row) => {
@@ -299,13 +311,13 @@ fn equals(put: &Put, row: &Row) -> bool {
         && put.labels == object.labels
 }
 
-fn replace(put: &Put, before: Option<&Row>, now: Now, revision: u64) -> Row {
+fn replace(put: Put, before: Option<&Row>, now: Now, revision: u64) -> Row {
     let before = before.map(|row| &row.object);
     let object = Object {
-        key: put.key.clone(),
-        name: put.name.clone(),
-        labels: put.labels.clone(),
-        payload: put.payload.clone(),
+        key: put.key,
+        name: put.name,
+        labels: put.labels,
+        payload: put.payload,
         version: before.map_or(1, |object| object.version + 1),
         revision,
         created_revision: before.map_or(revision, |object| object.created_revision),

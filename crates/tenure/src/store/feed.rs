@@ -44,12 +44,21 @@ impl Default for FeedLimits {
 
 #[derive(Debug)]
 struct Ring {
-    batches: VecDeque<Arc<Batch>>,
+    batches: VecDeque<Kept>,
     bytes: usize,
     /// Every batch with a revision above this one, up to the head, is in the ring.
     floor: u64,
     /// Why there will be no more.
     closed: Option<Error>,
+}
+
+/// A batch, with what the ring goes by: one that has not been looked at for long is in no cache, and to
+/// let it go must not mean to wait for it.
+#[derive(Debug)]
+struct Kept {
+    revision: u64,
+    size: usize,
+    batch: Arc<Batch>,
 }
 
 /// What a cursor finds in the ring.
@@ -99,15 +108,16 @@ impl Feed {
         for batch in batches {
             if batch.revision > head {
                 head = batch.revision;
-                ring.bytes += batch.size();
-                ring.batches.push_back(batch);
+                let kept = Kept { revision: head, size: batch.size(), batch };
+                ring.bytes += kept.size;
+                ring.batches.push_back(kept);
             }
         }
         while ring.batches.len() > self.limits.batches || ring.bytes > self.limits.bytes {
             let Some(oldest) = ring.batches.pop_front() else { break };
-            ring.bytes -= oldest.size();
+            ring.bytes -= oldest.size;
             ring.floor = oldest.revision;
-            evicted.push(oldest);
+            evicted.push(oldest.batch);
         }
         // Sent under the lock, so that the head never falls behind what the ring holds. Whoever
         // subscribes from here on looks into the ring after us, and needs no wake-up.
@@ -150,11 +160,12 @@ impl Feed {
         if after < ring.floor {
             return Look::Behind { floor: ring.floor };
         }
-        let first = ring.batches.partition_point(|batch| batch.revision <= after);
+        let first = ring.batches.partition_point(|kept| kept.revision <= after);
         if first == ring.batches.len() {
             return ring.closed.clone().map_or(Look::UpToDate, Look::Closed);
         }
-        Look::Batches(ring.batches.range(first..).take(CHUNK).map(Arc::clone).collect())
+        let ahead = ring.batches.range(first..).take(CHUNK);
+        Look::Batches(ahead.map(|kept| Arc::clone(&kept.batch)).collect())
     }
 
     /// Opens a watch. Without history, a cursor behind the ring is [`Error::Compacted`].

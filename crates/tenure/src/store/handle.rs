@@ -1,6 +1,7 @@
 //! The handle that callers hold.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::measured::{Measured, StoreMetrics};
@@ -143,8 +144,8 @@ impl Store {
         let mut commit = commit.into();
         self.admit(&commit)?;
         self.grant(&mut commit);
-        let call = tokio::time::timeout(self.timeout, self.backend.commit(commit));
-        call.await.unwrap_or_else(|_| Err(self.unanswered("commit")))
+        let answer = within(self.timeout, self.backend.commit(commit)).await;
+        answer.unwrap_or_else(|| Err(self.unanswered("commit")))
     }
 
     /// Starts the life of each object anew, if its revision is still the one given.
@@ -158,8 +159,8 @@ impl Store {
         for touch in &mut touches {
             touch.ttl = ttl.map_or(touch.ttl, |ttl| ttl.grant(touch.ttl));
         }
-        let call = tokio::time::timeout(self.timeout, self.backend.touch(touches));
-        call.await.unwrap_or_else(|_| Err(self.unanswered("touch")))
+        let answer = within(self.timeout, self.backend.touch(touches)).await;
+        answer.unwrap_or_else(|| Err(self.unanswered("touch")))
     }
 
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
@@ -228,9 +229,9 @@ impl Store {
         what: &str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        match tokio::time::timeout(self.timeout, call).await {
-            Ok(result) => result,
-            Err(_) => Err(Error::unavailable(
+        match within(self.timeout, call).await {
+            Some(result) => result,
+            None => Err(Error::unavailable(
                 self.capabilities().backend,
                 format!("{what} got no answer within {:?}", self.timeout),
             )),
@@ -242,6 +243,15 @@ impl Store {
             self.capabilities().backend,
             format!("{what} got no answer within {:?}", self.timeout),
         )
+    }
+}
+
+/// The answer, if it comes in time. What is answered at once needs no timer.
+async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = std::pin::pin!(call);
+    match futures::poll!(&mut call) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => tokio::time::timeout(limit, call).await.ok(),
     }
 }
 

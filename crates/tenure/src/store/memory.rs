@@ -4,6 +4,8 @@
 //! history is what its feed still holds.
 
 mod id;
+mod slab;
+mod slot;
 mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +15,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use self::state::{State, read};
-use super::decide::{Now, Step, decide, decide_sweep, decide_touch};
+use self::state::State;
+use super::decide::{Now, Step, decide_once, decide_sweep, decide_touch};
 use super::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, Notifies,
     Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use crate::clock::{SharedClock, SystemClock};
-use crate::{Key, Limits, Object, Result};
+use crate::{Error, Key, Limits, Object, Result};
 
 /// The sweeper looks at least this often.
 const SWEEP_AT_LEAST: Duration = Duration::from_secs(1);
@@ -169,7 +171,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.expiry_changed.notify_one();
-        self.feed.close(crate::Error::unavailable("memory", "the store was dropped"));
+        self.feed.close(Error::unavailable("memory", "the store was dropped"));
     }
 }
 
@@ -195,8 +197,7 @@ impl Backend for MemoryStore {
         // The clock is read under the lock, here and below: an instant taken earlier could lie
         // before a commit that came first.
         let state = self.inner.lock();
-        let Some(row) = state.find(key) else { return Ok(None) };
-        Ok(read(row, key, || self.inner.now().store_ms))
+        Ok(state.find(key).and_then(|slot| slot.read(key.clone(), || self.inner.now().store_ms)))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -209,7 +210,11 @@ impl Backend for MemoryStore {
         let mut state = inner.lock();
         let now = inner.now();
         let head = state.head;
-        let decision = decide(&mut *state, &commit, now, head)?;
+        if !state.has_room(commit.writes.len()) {
+            let reason = "it holds as many objects as it can number".into();
+            return Err(Error::Full { backend: "memory", reason });
+        }
+        let decision = decide_once(&mut *state, commit, now, head)?;
         for step in &decision.steps {
             state.apply(step);
         }
@@ -235,7 +240,11 @@ impl Backend for MemoryStore {
         let mut state = self.inner.lock();
         let now = self.inner.now();
         let touch = |touch: Touch| {
-            let (expires_at_ms, touched) = decide_touch(&touch, state.find(&touch.key), now)?;
+            let (expires_at_ms, touched) = decide_touch(
+                &touch,
+                state.find(&touch.key).map(|slot| slot.row(touch.key.clone())).as_ref(),
+                now,
+            )?;
             state.extend(&touch.key, expires_at_ms);
             Ok(touched)
         };

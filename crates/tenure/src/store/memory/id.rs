@@ -36,6 +36,11 @@ impl Id {
             Self::Long(bytes) => bytes,
         }
     }
+
+    /// The id as it was given.
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(self.bytes()).unwrap_or_default()
+    }
 }
 
 impl Borrow<[u8]> for Id {
@@ -87,6 +92,7 @@ mod tests {
         let sorted: BTreeSet<Id> = ids.iter().map(|id| Id::new(id)).collect();
         let mut expected: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes()).collect();
         expected.sort_unstable();
+        assert!(ids.iter().all(|id| Id::new(id).text() == id));
         assert_eq!(sorted.iter().map(Id::bytes).collect::<Vec<_>>(), expected);
         for id in &ids {
             assert!(hashed.contains(id.as_bytes()) && sorted.contains(id.as_bytes()), "{id}");

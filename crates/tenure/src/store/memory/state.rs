@@ -1,47 +1,100 @@
-//! What the memory store holds: rows by kind and id, their order, their names and their expiries.
+//! What the memory store holds: objects by kind and id, their order, their names and their expiries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::ops::Bound;
 
 use foldhash::HashMap;
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 
 use super::super::decide::{Change, Now, Row, Step, View};
 use super::super::{Page, Query};
 use super::id::Id;
-use crate::{Key, Object, Result};
+use super::slab::{MOST, Slab};
+use super::slot::Slot;
+use crate::{Key, Result};
 
 /// All of it.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) head: u64,
-    kinds: HashMap<String, Kind>,
-    /// Expiry instants in order; touched rows move.
-    pub(super) expiries: BTreeSet<(i64, Key)>,
+    slots: Slab<Slot>,
+    kinds: Vec<Kind>,
+    /// The numbers of the kinds.
+    numbers: HashMap<String, u32>,
+    /// Expiry instants in order, and whose they are; touched objects move.
+    pub(super) expiries: BTreeSet<(i64, u32)>,
+    hash: RandomState,
 }
 
-/// Rows are found by hash, so that a get costs the same in a large store; the order is kept beside
-/// them and changes only when objects come and go.
-#[derive(Default)]
+/// Objects are found by hash, so that a get costs the same in a large store; the order is kept beside
+/// that and changes only when objects come and go.
 struct Kind {
-    rows: HashMap<Id, Row>,
-    order: BTreeSet<Id>,
-    names: HashMap<String, String>,
+    name: String,
+    index: HashTable<Entry>,
+    order: BTreeMap<Id, u32>,
+    names: HashMap<String, u32>,
+}
+
+/// Where an object is. With part of its hash at hand, a growing index need not look at the objects.
+#[derive(Clone, Copy)]
+struct Entry {
+    hash: u32,
+    slot: u32,
+}
+
+impl Entry {
+    /// What the index goes by: all its bits depend on all that is kept.
+    fn spread(&self) -> u64 {
+        u64::from(self.hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
 }
 
 impl View for State {
     fn row(&mut self, key: &Key) -> Result<Option<Row>> {
-        Ok(self.find(key).cloned())
+        Ok(self.find(key).map(|slot| slot.row(key.clone())))
     }
 
     fn named(&mut self, kind: &str, name: &str) -> Result<Option<Row>> {
-        let Some(kind) = self.kinds.get(kind) else { return Ok(None) };
-        Ok(kind.names.get(name).and_then(|id| kind.rows.get(id.as_bytes())).cloned())
+        let Some(kind) = self.numbers.get(kind).and_then(|&n| self.kinds.get(n as usize)) else {
+            return Ok(None);
+        };
+        Ok(kind.names.get(name).and_then(|&slot| self.at(slot)))
     }
 }
 
 impl State {
-    pub(super) fn find(&self, key: &Key) -> Option<&Row> {
-        self.kinds.get(&key.kind)?.rows.get(key.id.as_bytes())
+    pub(super) fn find(&self, key: &Key) -> Option<&Slot> {
+        self.slots.get(self.number(key)?)
+    }
+
+    /// Whether so many objects more can be numbered.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        self.slots.len() + more <= MOST
+    }
+
+    fn number(&self, key: &Key) -> Option<u32> {
+        let kind = self.kinds.get(*self.numbers.get(&key.kind)? as usize)?;
+        let wanted = Entry { hash: self.hash(&key.id), slot: 0 };
+        let found = kind.index.find(wanted.spread(), |entry| self.is(entry, &wanted, &key.id));
+        found.map(|entry| entry.slot)
+    }
+
+    fn hash(&self, id: &str) -> u32 {
+        (self.hash.hash_one(id.as_bytes()) >> 32) as u32
+    }
+
+    fn is(&self, entry: &Entry, wanted: &Entry, id: &str) -> bool {
+        entry.hash == wanted.hash
+            && self.slots.get(entry.slot).is_some_and(|slot| slot.id.bytes() == id.as_bytes())
+    }
+
+    /// The row in a slot whose key is not at hand.
+    fn at(&self, number: u32) -> Option<Row> {
+        let slot = self.slots.get(number)?;
+        let kind = self.kinds.get(slot.kind as usize)?;
+        Some(slot.row(Key::new(&kind.name, slot.id.text())))
     }
 
     pub(super) fn apply(&mut self, step: &Step) {
@@ -63,82 +116,115 @@ impl State {
 
     fn insert(&mut self, row: &Row) {
         let key = &row.object.key;
-        if !self.kinds.contains_key(&key.kind) {
-            self.kinds.insert(key.kind.clone(), Kind::default());
-        }
-        let Some(kind) = self.kinds.get_mut(&key.kind) else { return };
-        if let Some(name) = &row.object.name {
-            kind.names.insert(name.clone(), key.id.clone());
-        }
-        let old = match kind.rows.get_mut(key.id.as_bytes()) {
-            Some(slot) => std::mem::replace(slot, row.clone()).expires_at_ms,
-            None => {
-                let id = Id::new(&key.id);
-                kind.order.insert(id.clone());
-                kind.rows.insert(id, row.clone());
-                None
+        let kind = self.kind(&key.kind);
+        let slot = Slot::new(kind, row);
+        let (number, old) = match self.number(key) {
+            Some(number) => {
+                let place = self.slots.get_mut(number);
+                (number, place.and_then(|place| std::mem::replace(place, slot).expires_at_ms))
             }
+            None => (self.add(slot, &key.id), None),
         };
-        self.move_expiry(key, old, row.expires_at_ms);
+        if let (Some(name), Some(kind)) = (&row.object.name, self.kinds.get_mut(kind as usize)) {
+            kind.names.insert(name.clone(), number);
+        }
+        self.move_expiry(number, old, row.expires_at_ms);
+    }
+
+    /// The number of a kind, which may be new.
+    fn kind(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = u32::try_from(self.kinds.len()).unwrap_or(u32::MAX);
+        self.kinds.push(Kind {
+            name: name.into(),
+            index: HashTable::new(),
+            order: BTreeMap::new(),
+            names: HashMap::default(),
+        });
+        self.numbers.insert(name.into(), number);
+        number
+    }
+
+    fn add(&mut self, slot: Slot, id: &str) -> u32 {
+        let (kind, hash) = (slot.kind, self.hash(id));
+        let order = slot.id.clone();
+        let number = self.slots.insert(slot);
+        if let Some(kind) = self.kinds.get_mut(kind as usize) {
+            let entry = Entry { hash, slot: number };
+            kind.index.insert_unique(entry.spread(), entry, Entry::spread);
+            kind.order.insert(order, number);
+        }
+        number
     }
 
     fn remove(&mut self, row: &Row) {
         self.remove_name(row);
-        let key = &row.object.key;
-        let gone = self.kinds.get_mut(&key.kind).and_then(|kind| {
-            kind.order.remove(key.id.as_bytes());
-            kind.rows.remove(key.id.as_bytes())
-        });
-        self.move_expiry(key, gone.and_then(|row| row.expires_at_ms), None);
+        let Some(number) = self.number(&row.object.key) else { return };
+        let Some(slot) = self.slots.remove(number) else { return };
+        let entry = Entry { hash: self.hash(&row.object.key.id), slot: number };
+        if let Some(kind) = self.kinds.get_mut(slot.kind as usize) {
+            kind.order.remove(slot.id.bytes());
+            let found = kind.index.find_entry(entry.spread(), |other| other.slot == number);
+            if let Ok(found) = found {
+                found.remove();
+            }
+        }
+        self.move_expiry(number, slot.expires_at_ms, None);
     }
 
     fn remove_name(&mut self, row: &Row) {
-        if let (Some(kind), Some(name)) =
-            (self.kinds.get_mut(&row.object.key.kind), &row.object.name)
-        {
+        let Some(name) = &row.object.name else { return };
+        let number = self.numbers.get(&row.object.key.kind);
+        if let Some(kind) = number.and_then(|&number| self.kinds.get_mut(number as usize)) {
             kind.names.remove(name);
         }
     }
 
     pub(super) fn extend(&mut self, key: &Key, expires_at_ms: i64) {
-        let row =
-            self.kinds.get_mut(&key.kind).and_then(|kind| kind.rows.get_mut(key.id.as_bytes()));
-        if let Some(row) = row {
-            let old = row.expires_at_ms.replace(expires_at_ms);
-            self.move_expiry(key, old, Some(expires_at_ms));
+        let Some(number) = self.number(key) else { return };
+        if let Some(slot) = self.slots.get_mut(number) {
+            let old = slot.expires_at_ms.replace(expires_at_ms);
+            self.move_expiry(number, old, Some(expires_at_ms));
         }
     }
 
-    fn move_expiry(&mut self, key: &Key, from: Option<i64>, to: Option<i64>) {
+    fn move_expiry(&mut self, number: u32, from: Option<i64>, to: Option<i64>) {
         if let Some(at) = from {
-            self.expiries.remove(&(at, key.clone()));
+            self.expiries.remove(&(at, number));
         }
         if let Some(at) = to {
-            self.expiries.insert((at, key.clone()));
+            self.expiries.insert((at, number));
         }
     }
 
     pub(super) fn expired(&self, now: Now, limit: usize) -> Vec<Row> {
         let due = self.expiries.iter().take_while(|(at, _)| *at <= now.store_ms).take(limit);
-        due.filter_map(|(_, key)| self.find(key).cloned()).collect()
+        due.filter_map(|&(_, number)| self.at(number)).collect()
     }
 
     pub(super) fn page(&self, query: &Query, now: Now) -> Page {
         let mut page = Page { objects: Vec::new(), next: None, revision: self.head };
-        let Some(kind) = self.kinds.get(&query.kind) else { return page };
-        let start = match query.after.as_deref() {
-            Some(after) if after >= query.range.start() => Bound::Excluded(after.as_bytes()),
-            _ => Bound::Included(query.range.start().as_bytes()),
+        let number = self.numbers.get(&query.kind);
+        let Some(kind) = number.and_then(|&number| self.kinds.get(number as usize)) else {
+            return page;
         };
-        for id in kind.order.range::<[u8], _>((start, Bound::Unbounded)) {
-            let Some(row) = kind.rows.get(id) else { continue };
-            if query.range.is_past(&row.object.key.id) {
+        let named = query.name.as_ref().and_then(|name| kind.names.get(name));
+        let all = query.name.is_none().then(|| kind.from(query));
+        let candidates = named.into_iter().chain(all.into_iter().flatten());
+        for slot in candidates.filter_map(|&number| self.slots.get(number)) {
+            let id = slot.id.text();
+            if query.range.is_past(id) {
                 break;
             }
-            if !query.matches(&row.object) {
+            let wanted = query.range.contains(id) && query.selector.matches(slot.labels());
+            if !wanted || query.after.as_deref().is_some_and(|after| id <= after) {
                 continue;
             }
-            let Some(object) = row.read(now.store_ms) else { continue };
+            let Some(object) = slot.read(Key::new(&query.kind, id), || now.store_ms) else {
+                continue;
+            };
             if page.objects.len() == query.limit {
                 page.next = page.objects.last().map(|last| last.key.id.clone());
                 break;
@@ -149,25 +235,13 @@ impl State {
     }
 }
 
-/// What a reader sees of a row. The key is taken from the question, which is at hand, instead of from
-/// the row, whose strings lie somewhere else.
-pub(super) fn read(row: &Row, key: &Key, store_ms: impl Fn() -> i64) -> Option<Object> {
-    if row.expires_at_ms.is_some() {
-        return row.read(store_ms());
+impl Kind {
+    /// Objects in order, from where a query's page starts.
+    fn from(&self, query: &Query) -> impl Iterator<Item = &u32> {
+        let start = match query.after.as_deref() {
+            Some(after) if after >= query.range.start() => Bound::Excluded(after.as_bytes()),
+            _ => Bound::Included(query.range.start().as_bytes()),
+        };
+        self.order.range::<[u8], _>((start, Bound::Unbounded)).map(|(_, number)| number)
     }
-    let object = &*row.object;
-    Some(Object {
-        key: key.clone(),
-        name: object.name.clone(),
-        labels: object.labels.clone(),
-        payload: object.payload.clone(),
-        version: object.version,
-        revision: object.revision,
-        created_revision: object.created_revision,
-        token: object.token,
-        created_at_ms: object.created_at_ms,
-        updated_at_ms: object.updated_at_ms,
-        ttl: object.ttl,
-        expires_in: None,
-    })
 }
