@@ -10,7 +10,7 @@ use crate::connection::{Connector, Role, Session, quoted};
 use crate::error::Failure;
 
 /// Every step of the schema, oldest first; the position is the version before it.
-const STEPS: &[&str] = &[include_str!("sql/001_objects.sql")];
+const STEPS: &[&str] = &[include_str!("sql/001_objects.sql"), include_str!("sql/002_mortal.sql")];
 
 /// A table of a million old rows takes a while to adopt.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -1,5 +1,7 @@
 //! Tables from before, many processes starting at once, and programs that are too old.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use tenure::Error;
 use tenure::store::{Expect, Query, Selector, WatchRequest, WriteCondition};
@@ -39,6 +41,7 @@ const OLD_UPSERT: &str = "
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("migration::an_old_table_is_adopted", move || old_table(server));
     trials.test("migration::an_old_table_with_versions_keeps_them", move || kept(server));
+    trials.test("migration::tables_of_version_one_are_upgraded", move || version_one(server));
     trials.test("migration::eight_start_at_once", move || eight(server));
     trials.test("migration::an_old_binary_is_refused", move || old_binary(server));
     trials.test("migration::a_program_too_old_is_refused", move || too_old(server));
@@ -97,6 +100,36 @@ async fn kept(server: Server) -> Outcome {
     ensure_eq!(a.version, 41);
     let next = store.put_if(put("a", "x"), WriteCondition::MatchResourceVersion(41)).await?;
     ensure_eq!(next.version, 42);
+    Ok(())
+}
+
+/// As an earlier Tenure made them, with a lease in them.
+async fn version_one(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let store = connect(&url).await?;
+    let life = Duration::from_millis(300);
+    store.commit(put("stays", "1")).await?;
+    store.commit(put("goes", "2").ttl(life)).await?;
+    let head = store.list(&Query::new("thing")).await?.revision;
+    store.close().await;
+    let client = raw(&url).await?;
+    let back = "drop index objects_mortal;
+        create index objects_mortal on objects (object_type, id) where ttl_ms is not null;
+        update tenure_meta set schema_version = 1";
+    client.batch_execute(back).await.or_fail()?;
+
+    let store = connect(&url).await?;
+    let mut watch = store.watch(&WatchRequest::kind("thing").after(head)).await?;
+    let swept = tokio::time::timeout(Duration::from_secs(20), watch.next()).await;
+    let swept = swept.or_fail()?.ok_or("the watch ended")??;
+    ensure_eq!(swept.revision, head + 1);
+    ensure!(store.get(&key("stays")).await?.is_some(), "what has no life went, too");
+    let asked =
+        "select schema_version, pg_get_indexdef('objects_mortal'::regclass) from tenure_meta";
+    let row = client.query_one(asked, &[]).await.or_fail()?;
+    ensure_eq!(row.get::<_, i32>(0), 2);
+    ensure!(row.get::<_, &str>(1).contains("(created_revision)"), "the index is the old one");
+    store.close().await;
     Ok(())
 }
 
