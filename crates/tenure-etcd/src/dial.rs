@@ -3,8 +3,10 @@
 //! It lives on the thread or runtime it is opened for and ends with the last that uses it. While calls
 //! are under way, a ping now and then finds out whether the other side is still there.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::error::Fault;
+use crate::gathered::Gathered;
 use crate::tls::Tls;
 
 /// Between looks whether the other side is there; more often, and servers object.
@@ -65,7 +68,7 @@ impl Line {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false)
-            .handshake::<_, Bytes>(io)
+            .handshake::<_, Bytes>(Gathered(io))
             .await?;
         let open = Arc::<AtomicUsize>::default();
         let pings = connection.ping_pong();
@@ -91,6 +94,7 @@ async fn drive<T>(connection: Connection<T, Bytes>, pings: Option<PingPong>, ope
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
+    let working = last(connection, Arc::clone(&open));
     let looking = async move {
         let Some(mut pings) = pings else { return std::future::pending().await };
         loop {
@@ -104,7 +108,111 @@ where
         }
     };
     tokio::select! {
-        ended = connection => tracing::debug!(?ended, "a connection ended"),
+        ended = working => tracing::debug!(?ended, "a connection ended"),
         () = looking => tracing::debug!("a connection is dead"),
+    }
+}
+
+/// Reads and writes after everybody else who can run: what others hand over meanwhile leaves in the same
+/// call of the kernel. Where there is but one call, it goes at once.
+async fn last<T: Future + Unpin>(mut connection: T, open: Arc<AtomicUsize>) -> T::Output {
+    let mut let_others = false;
+    std::future::poll_fn(|cx| {
+        let_others = !let_others && open.load(Ordering::Relaxed) > 1;
+        if let_others {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut connection).poll(cx)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, IoSlice};
+    use std::task::Context;
+
+    use futures::future::join_all;
+    use http::{Request, Response};
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// Counts what would be calls of the kernel.
+    struct Counted<T> {
+        io: T,
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_read(cx, into)
+        }
+    }
+
+    impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.io).poll_write(cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            pieces: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.io).poll_write_vectored(cx, pieces)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_shutdown(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_ready_together_leave_together() {
+        const CALLS: usize = 24;
+        let (near, far) = tokio::io::duplex(1 << 20);
+        tokio::spawn(async move {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            while let Some(Ok((_, mut answer))) = server.accept().await {
+                answer.send_response(Response::new(()), true).unwrap();
+            }
+        });
+        let writes = Arc::<AtomicUsize>::default();
+        let io = Counted { io: near, writes: Arc::clone(&writes) };
+        let line = Line::begin(io, &Home::here()).await.unwrap();
+        let call = || async {
+            let _open = line.open();
+            let mut send = line.send.clone().ready().await.unwrap();
+            let request = Request::post("http://etcd/").body(()).unwrap();
+            let (response, mut body) = send.send_request(request, false).unwrap();
+            body.send_data(Bytes::from(vec![0; 500]), true).unwrap();
+            response.await.unwrap();
+        };
+        // Alone first, until both sides have agreed on everything.
+        call().await;
+        let before = writes.load(Ordering::Relaxed);
+        join_all((0..CALLS).map(|_| call())).await;
+        let took = writes.load(Ordering::Relaxed) - before;
+        assert!(took <= CALLS / 4, "{CALLS} calls took {took} writes");
     }
 }
