@@ -3,10 +3,8 @@
 //! It lives on the thread or runtime it is opened for and ends with the last that uses it. While calls
 //! are under way, a ping now and then finds out whether the other side is still there.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -94,7 +92,6 @@ async fn drive<T>(connection: Connection<T, Bytes>, pings: Option<PingPong>, ope
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let working = last(connection, Arc::clone(&open));
     let looking = async move {
         let Some(mut pings) = pings else { return std::future::pending().await };
         loop {
@@ -108,30 +105,16 @@ where
         }
     };
     tokio::select! {
-        ended = working => tracing::debug!(?ended, "a connection ended"),
+        ended = connection => tracing::debug!(?ended, "a connection ended"),
         () = looking => tracing::debug!("a connection is dead"),
     }
-}
-
-/// Reads and writes after everybody else who can run: what others hand over meanwhile leaves in the same
-/// call of the kernel. Where there is but one call, it goes at once.
-async fn last<T: Future + Unpin>(mut connection: T, open: Arc<AtomicUsize>) -> T::Output {
-    let mut let_others = false;
-    std::future::poll_fn(|cx| {
-        let_others = !let_others && open.load(Ordering::Relaxed) > 1;
-        if let_others {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Pin::new(&mut connection).poll(cx)
-    })
-    .await
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{self, IoSlice};
-    use std::task::Context;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
     use futures::future::join_all;
     use http::{Request, Response};

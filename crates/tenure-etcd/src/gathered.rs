@@ -1,9 +1,9 @@
 //! A connection whose small messages leave together.
 //!
-//! HTTP/2 collects the frames that are ready in a buffer and hands them to the kernel in one go, but a
-//! body that is not quite small it hands over from where it lies, with a call of the kernel for each.
-//! A transaction is just that large, here and in the number of calls that a server reads. So this says
-//! of itself that it writes one piece at a time: then bodies of up to a kilobyte are collected, too.
+//! HTTP/2 collects frames that are ready in a buffer and hands them to the kernel in one go; but a body
+//! of 256 bytes and more it hands over from where it lies, with a call of the kernel for each, and the
+//! server reads as many times. A transaction is a little larger than that. So this says of itself that it
+//! writes one piece at a time: then bodies of up to a kilobyte are collected, too.
 
 use std::io;
 use std::pin::Pin;

@@ -67,7 +67,9 @@ mod tests {
             assert!(nonces.drawn.lock().unwrap().left.len() < HANDFUL);
         }
         // What has lain about is not what is given out next.
+        let nonces = Nonces::default();
         nonces.next(&SystemRandom, now);
+        assert!(nonces.drawn.lock().unwrap().left.is_empty());
         nonces.next(&SystemRandom, now);
         let kept = nonces.drawn.lock().unwrap().left.clone();
         assert_eq!(kept.len(), HANDFUL - 1);

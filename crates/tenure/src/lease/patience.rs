@@ -54,3 +54,40 @@ impl Patience {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+
+    use super::*;
+    use crate::lease::Coordinator;
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn a_deadline_counts_whether_or_not_a_timer_was_set_at_once() {
+        let [soon, later] = [10, 50].map(Duration::from_millis);
+        let store = MemoryStore::new().into_store().with_timeout(soon);
+        let coordinator = Coordinator::new(store).unwrap();
+        let agent = coordinator.agent();
+        let now = agent.clock.uptime();
+        let terms = Terms::new().wait(later);
+        let at_once = Patience::of(&terms, now);
+        let for_a_try = at_once.for_a_try(agent, &terms, now);
+        assert!(for_a_try.comes_forward && !at_once.comes_forward);
+        for patience in [at_once, for_a_try] {
+            assert_eq!(patience.wait(agent, pin!(async { 7 })).await, Some(7));
+            let work = async {
+                tokio::task::yield_now().await;
+                pending::<()>().await;
+            };
+            assert_eq!(patience.wait(agent, pin!(work)).await, None);
+            assert!(agent.clock.uptime() >= now + later);
+        }
+        // A call that may take longer than the wait is not relied upon.
+        let terms = Terms::new().wait(soon / 2);
+        let now = agent.clock.uptime();
+        let short = Patience::of(&terms, now).for_a_try(agent, &terms, now);
+        assert_eq!(short.wait(agent, pin!(pending::<()>())).await, None);
+    }
+}
