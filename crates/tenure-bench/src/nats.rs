@@ -12,8 +12,8 @@ use crate::leases::cycle_rate;
 use crate::measure::{Plan, heading, human, median, rate};
 
 const TTL: &str = "30";
-/// About what a lease holds.
-const VALUE: &[u8] = &[b'x'; 240];
+/// What a lease of these holds.
+const VALUE: &[u8] = &[b'x'; 140];
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     heading(
@@ -28,8 +28,14 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
             let mut figures: [Vec<f64>; 3] = Default::default();
             for run in 0..plan.runs {
                 let tag = format!("{clients}-{run}");
-                let ours = cycle_rate(&store, clients, plan.time, &tag).await?;
-                let theirs = raw_rate(&raw, clients, plan.time, &tag).await?;
+                // In turn, each first every other time: what the server has to carry grows with time.
+                let (ours, theirs) = if run % 2 == 0 {
+                    let ours = cycle_rate(&store, clients, plan.time, &tag).await?;
+                    (ours, raw_rate(&raw, clients, plan.time, &tag).await?)
+                } else {
+                    let theirs = raw_rate(&raw, clients, plan.time, &tag).await?;
+                    (cycle_rate(&store, clients, plan.time, &tag).await?, theirs)
+                };
                 for (figures, figure) in figures.iter_mut().zip([ours, theirs, ours / theirs]) {
                     figures.push(figure);
                 }

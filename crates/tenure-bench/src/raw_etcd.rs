@@ -129,7 +129,8 @@ impl RawEtcd {
 
     /// Puts the key if it is absent, under the lease. Gives its revision.
     pub(crate) async fn acquire(&self, key: &str) -> anyhow::Result<i64> {
-        let value = vec![b'x'; 100];
+        // As much as a lease of ours holds.
+        let value = vec![b'x'; 140];
         let put = Put { key: key.as_bytes().to_vec(), value, lease: self.lease };
         self.txn(key, 0, What::Put(put)).await
     }

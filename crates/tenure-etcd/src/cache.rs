@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foldhash::fast::RandomState;
 use tenure::Key;
 
 use crate::envelope::Known;
@@ -23,8 +24,8 @@ pub(crate) struct Cache {
 
 #[derive(Default)]
 struct Generations {
-    young: HashMap<Key, Arc<Known>>,
-    old: HashMap<Key, Arc<Known>>,
+    young: HashMap<Key, Arc<Known>, RandomState>,
+    old: HashMap<Key, Arc<Known>, RandomState>,
     bytes: usize,
 }
 

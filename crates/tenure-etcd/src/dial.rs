@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::error::Fault;
+use crate::gathered::Gathered;
 use crate::tls::Tls;
 
 /// Between looks whether the other side is there; more often, and servers object.
@@ -65,7 +66,7 @@ impl Line {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .enable_push(false)
-            .handshake::<_, Bytes>(io)
+            .handshake::<_, Bytes>(Gathered(io))
             .await?;
         let open = Arc::<AtomicUsize>::default();
         let pings = connection.ping_pong();
@@ -106,5 +107,95 @@ where
     tokio::select! {
         ended = connection => tracing::debug!(?ended, "a connection ended"),
         () = looking => tracing::debug!("a connection is dead"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, IoSlice};
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use futures::future::join_all;
+    use http::{Request, Response};
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// Counts what would be calls of the kernel.
+    struct Counted<T> {
+        io: T,
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_read(cx, into)
+        }
+    }
+
+    impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.io).poll_write(cx, bytes)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            pieces: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.io).poll_write_vectored(cx, pieces)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.io).poll_shutdown(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_ready_together_leave_together() {
+        const CALLS: usize = 24;
+        let (near, far) = tokio::io::duplex(1 << 20);
+        tokio::spawn(async move {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            while let Some(Ok((_, mut answer))) = server.accept().await {
+                answer.send_response(Response::new(()), true).unwrap();
+            }
+        });
+        let writes = Arc::<AtomicUsize>::default();
+        let io = Counted { io: near, writes: Arc::clone(&writes) };
+        let line = Line::begin(io, &Home::here()).await.unwrap();
+        let call = || async {
+            let _open = line.open();
+            let mut send = line.send.clone().ready().await.unwrap();
+            let request = Request::post("http://etcd/").body(()).unwrap();
+            let (response, mut body) = send.send_request(request, false).unwrap();
+            body.send_data(Bytes::from(vec![0; 500]), true).unwrap();
+            response.await.unwrap();
+        };
+        // Alone first, until both sides have agreed on everything.
+        call().await;
+        let before = writes.load(Ordering::Relaxed);
+        join_all((0..CALLS).map(|_| call())).await;
+        let took = writes.load(Ordering::Relaxed) - before;
+        assert!(took <= CALLS / 4, "{CALLS} calls took {took} writes");
     }
 }

@@ -14,7 +14,9 @@ use futures::{Stream, StreamExt as _};
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
+};
 use prost::Message;
 use tenure::Error;
 use tonic::{Code, Status};
@@ -26,6 +28,8 @@ use crate::error::Fault;
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// Where the server says how it went.
+static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// A connection and who we are on it.
 #[derive(Clone)]
@@ -260,7 +264,7 @@ fn accept(response: Result<Response<RecvStream>, h2::Error>) -> Result<RecvStrea
         return Err(Fault::Unclear(format!("HTTP status {}", response.status())));
     }
     // A refusal has its verdict up here, where no body follows.
-    if response.headers().contains_key("grpc-status") {
+    if response.headers().contains_key(&STATUS) {
         verdict(Some(response.headers()))?;
     }
     Ok(response.into_body())
@@ -268,6 +272,10 @@ fn accept(response: Result<Response<RecvStream>, h2::Error>) -> Result<RecvStrea
 
 /// What the server says about it at the end.
 fn verdict(trailers: Option<&HeaderMap>) -> Result<(), Fault> {
+    // Of what went well nothing else is wanted.
+    if trailers.and_then(|trailers| trailers.get(&STATUS)).is_some_and(|status| status == "0") {
+        return Ok(());
+    }
     match trailers.and_then(Status::from_header_map) {
         Some(status) if status.code() == Code::Ok => Ok(()),
         Some(status) => Err(status.into()),

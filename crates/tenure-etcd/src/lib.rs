@@ -24,6 +24,7 @@ mod dial;
 mod endpoints;
 mod envelope;
 mod error;
+mod gathered;
 mod grpc;
 mod keeper;
 mod keys;
@@ -159,6 +160,11 @@ impl Backend for EtcdStore {
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
         self.shared.commit(&commit).await
+    }
+
+    /// Every step of a commit is given what is left of this.
+    fn commit_within(&self) -> Option<Duration> {
+        Some(self.shared.endpoints.options.timeout)
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {

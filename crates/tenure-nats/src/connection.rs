@@ -94,7 +94,7 @@ impl Near {
     async fn open(target: &Target, options: &Options) -> Result<Self> {
         let home = Home::here();
         let line = Line::open(target, options, |connecting| home.spawn(connecting)).await?;
-        let opened = Requests::open(&line.client, line.link.clone()).await;
+        let opened = Requests::open(&line.client, line.link.clone(), &options.clock).await;
         let (requests, sorting) = opened.map_err(|error| Error::unavailable(BACKEND, error))?;
         home.spawn(sorting);
         Ok(Self { line, home, requests })
@@ -156,15 +156,14 @@ impl Connection {
         }
         let near = self.near.home.is_here();
         let line = if near { &self.near.line } else { &self.line };
-        let mut link = line.link.clone();
-        if !link.borrow_and_update().up {
-            Box::pin(back(&mut link, patience)).await?;
+        if !line.link.borrow().up {
+            Box::pin(back(&mut line.link.clone(), patience)).await?;
         }
         if near {
             let headers = headers.unwrap_or_default();
             return self.near.requests.ask(subject, headers, payload, patience).await;
         }
-        Box::pin(ask_alone(line, link, (subject, headers, payload), patience)).await
+        Box::pin(ask_alone(line, (subject, headers, payload), patience)).await
     }
 
     /// Asks the leader of the bucket something that changes nothing, again if need be.
@@ -194,11 +193,11 @@ impl Connection {
 /// One request on a line that serves several threads, where nobody goes by anybody else.
 async fn ask_alone(
     line: &Line,
-    mut link: watch::Receiver<Link>,
     (subject, headers, payload): (String, Option<HeaderMap>, Bytes),
     patience: Duration,
 ) -> Result<Message, Trouble> {
-    let losses = link.borrow().losses;
+    let mut link = line.link.clone();
+    let losses = link.borrow_and_update().losses;
     let mut request = Request::new().payload(payload).timeout(Some(patience));
     if let Some(headers) = headers {
         request = request.headers(headers);

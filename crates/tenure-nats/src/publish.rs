@@ -96,20 +96,26 @@ impl Shared {
 
 fn message(base: &Known, replacement: &Replacement) -> (HeaderMap, Bytes) {
     // Names that are known to be good need neither a look nor a copy.
-    let name = HeaderName::from_static;
+    const NAMES: [HeaderName; 4] = [
+        HeaderName::from_static(EXPECTED),
+        HeaderName::from_static(TTL),
+        HeaderName::from_static(OPERATION),
+        HeaderName::from_static(MARKER),
+    ];
+    let [expected, ttl, operation, marker] = NAMES;
     let mut headers = HeaderMap::new();
-    headers.insert(name(EXPECTED), base.sequence.to_string());
+    headers.insert(expected, base.sequence.to_string());
     match replacement {
         Replacement::Object { object, life } => {
             if let Some(life) = life {
-                headers.insert(name(TTL), life.as_secs().max(1).to_string());
+                headers.insert(ttl, life.as_secs().max(1).to_string());
             }
             (headers, envelope::encode(object))
         }
         Replacement::Marker => {
-            headers.insert(name(OPERATION), "PURGE");
-            headers.insert(name(MARKER), "Remove");
-            headers.insert(name(TTL), MARKER_LIFE.as_secs().to_string());
+            headers.insert(operation, "PURGE");
+            headers.insert(marker, "Remove");
+            headers.insert(ttl, MARKER_LIFE.as_secs().to_string());
             (headers, Bytes::new())
         }
     }

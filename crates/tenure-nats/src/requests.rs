@@ -10,19 +10,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, StatusCode, Subscriber};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use futures::{FutureExt as _, StreamExt as _};
+use tenure::clock::SharedClock;
 use tokio::sync::{oneshot, watch};
 
 use crate::connection::{Link, Trouble};
 
 /// Requests under way at once; whoever has more than that to ask is told so.
 const AT_ONCE: usize = 65_536;
+/// How often it is looked who has waited too long. One look at all costs less than a timer for each.
+const LOOK: Duration = Duration::from_millis(100);
 
 type Answer = Result<Message, Trouble>;
 
@@ -34,10 +37,25 @@ struct Ready {
     payload: Bytes,
 }
 
+/// Somebody who waits for an answer.
+struct Waiting {
+    answer: oneshot::Sender<Answer>,
+    /// By our steady clock.
+    until: Duration,
+    patience: Duration,
+}
+
+impl Waiting {
+    fn give_up(self) {
+        let why = format!("no answer within {:?}", self.patience);
+        let _ = self.answer.send(Err(Trouble::Unanswered(why)));
+    }
+}
+
 #[derive(Default)]
 struct State {
     drawn: u64,
-    waiting: HashMap<u64, oneshot::Sender<Answer>, RandomState>,
+    waiting: HashMap<u64, Waiting, RandomState>,
     /// Noted, not handed over. The one who found this empty does it for all.
     ready: VecDeque<Ready>,
 }
@@ -51,6 +69,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 /// The requests of one line.
 pub(crate) struct Requests {
     client: Client,
+    clock: SharedClock,
     /// Answers come to subjects that start with this.
     inbox: String,
     state: Shared,
@@ -63,13 +82,24 @@ impl Requests {
     pub(crate) async fn open(
         client: &Client,
         link: watch::Receiver<Link>,
+        clock: &SharedClock,
     ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), async_nats::SubscribeError> {
         let inbox = format!("{}.", client.new_inbox());
         let answers = client.subscribe(format!("{inbox}*")).await?;
         let (end, ended) = oneshot::channel();
         let state = Shared::default();
         let sorting = sort(answers, link, Arc::clone(&state), inbox.len(), ended);
-        Ok((Self { client: client.clone(), inbox, state, _end: end }, sorting))
+        let looking = look(Arc::downgrade(&state), Arc::clone(clock));
+        let (client, clock) = (client.clone(), Arc::clone(clock));
+        // Sorting ends with us; nobody has to look any more then.
+        let both = async move {
+            tokio::select! {
+                biased;
+                () = sorting => {}
+                () = looking => {}
+            }
+        };
+        Ok((Self { client, clock, inbox, state, _end: end }, both))
     }
 
     /// One request and its answer.
@@ -81,6 +111,7 @@ impl Requests {
         patience: Duration,
     ) -> Answer {
         let (sender, answer) = oneshot::channel();
+        let until = self.clock.uptime().saturating_add(patience);
         let (number, is_first, is_alone) = {
             let mut state = lock(&self.state);
             if state.waiting.len() >= AT_ONCE {
@@ -88,7 +119,7 @@ impl Requests {
             }
             state.drawn += 1;
             let number = state.drawn;
-            state.waiting.insert(number, sender);
+            state.waiting.insert(number, Waiting { answer: sender, until, patience });
             state.ready.push_back(Ready { number, subject, headers, payload });
             (number, state.ready.len() == 1, state.waiting.len() == 1)
         };
@@ -100,11 +131,8 @@ impl Requests {
             }
             Box::pin(turn.hand_over()).await;
         }
-        match tokio::time::timeout(patience, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Trouble::Unanswered("the connection broke before the answer".into())),
-            Err(_) => Err(Trouble::Unanswered(format!("no answer within {patience:?}"))),
-        }
+        let broke = |_| Trouble::Unanswered("the connection broke before the answer".into());
+        answer.await.map_err(broke)?
     }
 
     /// Resolves when nobody waits for an answer any more, or after this long.
@@ -137,7 +165,7 @@ impl Requests {
     fn answer(&self, number: u64, answer: Answer) {
         if let Some(waiting) = lock(&self.state).waiting.remove(&number) {
             // Whoever has given up does not listen any more.
-            let _ = waiting.send(answer);
+            let _ = waiting.answer.send(answer);
         }
     }
 }
@@ -242,5 +270,19 @@ fn give(state: &Mutex<State>, message: Message, prefix: usize) {
         Some(StatusCode::NO_RESPONDERS) => Err(Trouble::nobody()),
         _ => Ok(message),
     };
-    let _ = waiting.send(answer);
+    let _ = waiting.answer.send(answer);
+}
+
+/// Tells those who have waited too long, for as long as anybody asks.
+async fn look(state: Weak<Mutex<State>>, clock: SharedClock) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(state) = state.upgrade() else { return };
+        let now = clock.uptime();
+        let mut state = lock(&state);
+        let late: Vec<Waiting> =
+            state.waiting.extract_if(|_, waiting| waiting.until <= now).map(|(_, w)| w).collect();
+        drop(state);
+        late.into_iter().for_each(Waiting::give_up);
+    }
 }

@@ -3,36 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+
 use super::agent::Agent;
-use super::claim::{Asked, Claim, Plan, Verdict, Whereabouts};
+use super::claim::{Claim, Whereabouts};
 use super::held::Held;
-use super::hooks::is_worth_asking_again;
-use super::reap::leaves_remains;
-use super::record::WAITER;
+use super::patience::Patience;
 use super::several::SeveralClaim;
-use super::take::{Attempt, Taken, adopt, take};
-use super::ticket::{Ticket, mark};
+use super::take::adopt;
+use super::ticket::Ticket;
+use super::trying::{Tried, resume, try_once};
 use super::turn::Cue;
 use super::{Terms, Wait};
-use crate::store::Expect;
 use crate::{Error, Key, Result};
 
-/// Plans made anew because others were quicker, or hooks asked again because of a conflict.
-const REPLANS: u32 = 16;
 /// Between attempts while the store cannot be reached.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// How one try ended.
-enum Tried {
-    Held(Vec<Arc<Held>>),
-    /// This owner has it from before. Whatever place it had in line it still has.
-    Resumed(Vec<Arc<Held>>),
-    Blocked,
-    /// The store has forgotten our place in line.
-    Gone,
-    /// Nothing was tried.
-    Idle,
-}
 
 /// Acquires what is claimed, on these terms.
 pub(crate) async fn acquire(
@@ -47,9 +33,24 @@ pub(crate) async fn acquire(
             Tried::Blocked | Tried::Gone | Tried::Idle => Err(held_error(agent, claim).await),
         };
     }
-    // Pinned where it is: it is large, and moving it costs more than much of what it does.
-    let waiting = std::pin::pin!(wait(agent, claim, terms));
-    bounded(agent, claim, terms, waiting).await
+    let start = agent.clock.uptime();
+    let patience = Patience::of(terms, start);
+    let first = {
+        // Pinned where it is: it is large, and moving it costs more than much of what it does.
+        let trying = std::pin::pin!(try_once(agent, claim, terms, None));
+        patience.for_a_try(agent, terms, start).wait(agent, trying).await
+    };
+    let answer = match first {
+        Some(Ok(Tried::Held(held) | Tried::Resumed(held))) => Ok(held),
+        // Apart, so that whoever need not wait does not carry the room that waiting takes.
+        Some(tried) => {
+            let waiting = Box::pin(wait(agent, claim, terms, tried));
+            bounded(agent, claim, terms, patience, waiting).await
+        }
+        None => Box::pin(over(agent, claim, terms)).await,
+    };
+    observe(agent, start, &answer);
+    answer
 }
 
 /// Acquires several leases at once, in line for whichever of them is in the way.
@@ -64,8 +65,11 @@ pub(crate) async fn acquire_several(
         return acquire(agent, &claim, terms).await;
     }
     terms.check(&agent.options)?;
-    let waiting = std::pin::pin!(wait_moving(agent, keys, terms));
-    bounded(agent, &claim, terms, waiting).await
+    let start = agent.clock.uptime();
+    let waiting = Box::pin(wait_moving(agent, keys, terms));
+    let answer = bounded(agent, &claim, terms, Patience::of(terms, start), waiting).await;
+    observe(agent, start, &answer);
+    answer
 }
 
 /// Waits for as long as the terms say, and says who was in the way if that comes first.
@@ -73,22 +77,21 @@ async fn bounded(
     agent: &Arc<Agent>,
     claim: &dyn Claim,
     terms: &Terms,
-    waiting: impl Future<Output = Result<Vec<Arc<Held>>>>,
+    patience: Patience,
+    mut waiting: BoxFuture<'_, Result<Vec<Arc<Held>>>>,
 ) -> Result<Vec<Arc<Held>>> {
-    let start = agent.clock.uptime();
-    let answer = match terms.wait.deadline(start) {
-        None => waiting.await,
-        Some(deadline) => tokio::select! {
-            biased;
-            answer = waiting => answer,
-            () = agent.clock.sleep_until(deadline) => Box::pin(over(agent, claim, terms)).await,
-        },
-    };
-    let waited = agent.clock.uptime().saturating_sub(start);
+    let answer = patience.wait(agent, waiting.as_mut()).await;
+    match answer {
+        Some(answer) => answer,
+        None => over(agent, claim, terms).await,
+    }
+}
+
+fn observe(agent: &Agent, start: Duration, answer: &Result<Vec<Arc<Held>>>) {
     if answer.is_ok() {
+        let waited = agent.clock.uptime().saturating_sub(start);
         agent.metrics.waited.observe(waited.as_secs_f64());
     }
-    answer
 }
 
 /// The wait is over. What was given up may have been granted at the last moment.
@@ -101,17 +104,22 @@ async fn over(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Ve
     Err(held_error(agent, claim).await)
 }
 
-/// Tries, and queues up until it succeeds.
-async fn wait(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
+/// Tries again while the store cannot be reached, and queues up until it succeeds.
+async fn wait(
+    agent: &Arc<Agent>,
+    claim: &dyn Claim,
+    terms: &Terms,
+    mut tried: Result<Tried>,
+) -> Result<Vec<Arc<Held>>> {
     loop {
-        match try_once(agent, claim, terms, None).await {
+        match tried {
             Ok(Tried::Held(held) | Tried::Resumed(held)) => return Ok(held),
             Ok(Tried::Blocked | Tried::Gone | Tried::Idle) => break,
             Err(error) => pause(agent, error).await?,
         }
+        tried = try_once(agent, claim, terms, None).await;
     }
-    // Apart, so that whoever need not wait does not carry the room that waiting takes.
-    Box::pin(queue_up(agent, claim, terms)).await
+    queue_up(agent, claim, terms).await
 }
 
 /// Takes places in line until one of them leads to the lease.
@@ -253,125 +261,6 @@ async fn look_again(agent: &Agent, claim: &dyn Claim) -> Duration {
         _ => agent.options.poll_every,
     };
     agent.clock.uptime() + left.min(agent.options.poll_every)
-}
-
-/// One try, with a look at what this owner has already if the terms ask for it.
-async fn try_once(
-    agent: &Arc<Agent>,
-    claim: &dyn Claim,
-    terms: &Terms,
-    ticket: Option<&Ticket>,
-) -> Result<Tried> {
-    // Where the store would not refuse a second one, it has to be found before one is taken.
-    if terms.resume
-        && claim.may_be_had_twice()
-        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
-    {
-        return Ok(Tried::Resumed(held));
-    }
-    let tried = try_taking(agent, claim, terms, ticket).await?;
-    if terms.resume
-        && matches!(tried, Tried::Blocked)
-        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
-    {
-        return Ok(Tried::Resumed(held));
-    }
-    Ok(tried)
-}
-
-/// Holds what this owner has already.
-async fn resume(
-    agent: &Arc<Agent>,
-    claim: &dyn Claim,
-    terms: &Terms,
-) -> Result<Option<Vec<Arc<Held>>>> {
-    for _ in 0..REPLANS {
-        let owned = claim.owned(agent, terms.owner_or(&agent.owner)).await?;
-        let Some(first) = owned.first() else { return Ok(None) };
-        let reapable = terms.reapable || leaves_remains(agent, first).await?;
-        if let Some(held) = adopt(agent, owned, terms, reapable).await? {
-            return Ok(Some(held));
-        }
-        // Somebody else renewed it at the same moment, or it ended.
-    }
-    Ok(None)
-}
-
-/// One try: plans, commits, and plans again while only the plan was at fault.
-async fn try_taking(
-    agent: &Arc<Agent>,
-    claim: &dyn Claim,
-    terms: &Terms,
-    ticket: Option<&Ticket>,
-) -> Result<Tried> {
-    // A new one for every try, also of one waiter: whoever looks for what an earlier try may have
-    // left behind must not mistake this one for it.
-    let nonce = agent.nonce();
-    let is_mark = |key: &Key| key.kind == WAITER && *key == mark(claim.line());
-    let mut with_mark = true;
-    let mut last = None;
-    for _ in 0..REPLANS {
-        let asked = Asked { nonce: &nonce, passing: ticket.is_some_and(Ticket::passes_others) };
-        let Plan::Take { leases, mut commit } = claim.plan(agent, asked).await? else {
-            return Ok(Tried::Blocked);
-        };
-        match ticket {
-            Some(ticket) => commit = commit.and(ticket.leaving(with_mark)),
-            // Whoever is ready to wait does not get ahead of those who wait already.
-            None if terms.wait != Wait::No && agent.multi() && agent.listens() => {
-                commit = commit.check(mark(claim.line()), Expect::Absent);
-            }
-            None => {}
-        }
-        let attempt = Attempt { leases, terms, nonce: &nonce, commit };
-        let error = match take(agent, attempt).await? {
-            Taken::Held(held) => return Ok(Tried::Held(held)),
-            Taken::Refused(error) => error,
-        };
-        match &error {
-            Error::AlreadyExists { key, .. } if is_mark(key) => return Ok(Tried::Blocked),
-            Error::Conflict { key, .. } | Error::NotFound { key } if is_mark(key) => {
-                // Somebody has joined since; the mark stays.
-                with_mark = false;
-            }
-            Error::NotFound { key } if ticket.is_some_and(|ticket| *key == ticket.key()) => {
-                return Ok(Tried::Gone);
-            }
-            error => match claim.verdict(error) {
-                Verdict::Blocked => {
-                    if !robbed(agent, claim).await {
-                        return Ok(Tried::Blocked);
-                    }
-                }
-                Verdict::Replan => {}
-                Verdict::Other if terms.hooks.is_some() && is_worth_asking_again(error) => {}
-                Verdict::Other => return Err(error.clone()),
-            },
-        }
-        last = Some(error);
-    }
-    Err(last
-        .unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker each time")))
-}
-
-#[cfg(not(feature = "flaws"))]
-async fn robbed(_agent: &Agent, _claim: &dyn Claim) -> bool {
-    false
-}
-
-/// The mistake of judging another's lease by one's own wall clock.
-#[cfg(feature = "flaws")]
-async fn robbed(agent: &Agent, claim: &dyn Claim) -> bool {
-    if !agent.has(super::Flaw::TrustsWallClocks) {
-        return false;
-    }
-    let Ok(Some(info)) = claim.blocker(agent).await else { return false };
-    let ttl_ms = i64::try_from(info.ttl.as_millis()).unwrap_or(i64::MAX);
-    if agent.clock.wall_ms() < info.acquired_at_ms.saturating_add(ttl_ms) {
-        return false;
-    }
-    let key = crate::Key::new(super::record::LEASE, info.id);
-    agent.store.commit(crate::store::Commit::new().delete(key, Expect::Any)).await.is_ok()
 }
 
 async fn held_error(agent: &Agent, claim: &dyn Claim) -> Error {

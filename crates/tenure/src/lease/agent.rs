@@ -10,11 +10,12 @@ use super::held::Held;
 use super::home::Spawn;
 use super::lines::Lines;
 use super::metrics::EndLabels;
+use super::nonces::Nonces;
 use super::schedule::Schedule;
 use super::usher::Listing;
 use super::{LeaseMetrics, Loss, Options, Owner, renewal, usher};
 use crate::clock::SharedClock;
-use crate::random::{SharedRandom, nonce};
+use crate::random::SharedRandom;
 use crate::store::{Batch, Store};
 
 /// The shared middle of a coordinator.
@@ -26,6 +27,7 @@ pub(crate) struct Agent {
     pub(crate) options: Options,
     pub(crate) metrics: LeaseMetrics,
     home: Arc<dyn Spawn>,
+    nonces: Nonces,
     schedule: Mutex<Schedule>,
     /// Wakes the renewal.
     wake: Arc<Notify>,
@@ -55,6 +57,7 @@ impl Agent {
             options,
             metrics,
             home,
+            nonces: Nonces::default(),
             schedule: Mutex::default(),
             wake: Arc::default(),
             lines: Mutex::default(),
@@ -88,7 +91,7 @@ impl Agent {
     }
 
     pub(crate) fn nonce(&self) -> Arc<str> {
-        nonce(&*self.random).into()
+        self.nonces.next(&*self.random, self.clock.uptime())
     }
 
     pub(crate) fn backend(&self) -> &'static str {

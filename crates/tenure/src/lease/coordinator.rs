@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::claim::{Whole, read};
+use super::claim::{Claim as _, Whole, read};
 use super::home::{OwnThread, Spawn};
 use super::record::{
     LEASE, LeaseInfo, LeaseRecord, WAITER, WaiterInfo, WaiterRecord, decode, encode, lease_key,
@@ -145,13 +145,13 @@ impl Coordinator {
     /// coordinator, a lease is not re-entrant. Dropping the future gives up, and lets go of what may
     /// have been acquired.
     pub async fn acquire(&self, scope: &Scope, terms: &Terms) -> Result<Lease> {
-        let line: Arc<str> = scope.as_str().into();
-        let held = acquire::acquire(&self.agent, &Whole::new(scope), terms).await?;
+        let whole = Whole::new(scope);
+        let held = acquire::acquire(&self.agent, &whole, terms).await?;
         let held = held
             .into_iter()
             .next()
             .ok_or_else(|| Error::unavailable(self.agent.backend(), "the store granted nothing"))?;
-        Ok(Lease::new(&self.agent, held, &line))
+        Ok(Lease::new(&self.agent, held, whole.line()))
     }
 
     /// Renews all of these now, in as few round trips as the store allows. One answer for each.

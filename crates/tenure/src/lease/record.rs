@@ -46,6 +46,29 @@ pub struct LeaseRecord {
     pub metadata: Metadata,
 }
 
+/// The same without copies, to be written.
+#[derive(Serialize)]
+pub(crate) struct Written<'a> {
+    pub(crate) holder: &'a str,
+    pub(crate) start: &'a str,
+    pub(crate) nonce: &'a str,
+    pub(crate) acquired_at_ms: i64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) metadata: &'a Metadata,
+}
+
+impl Written<'_> {
+    pub(crate) fn to_record(&self) -> LeaseRecord {
+        LeaseRecord {
+            holder: self.holder.into(),
+            start: self.start.into(),
+            nonce: self.nonce.into(),
+            acquired_at_ms: self.acquired_at_ms,
+            metadata: self.metadata.clone(),
+        }
+    }
+}
+
 /// The payload of a waiter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaiterRecord {
@@ -172,4 +195,18 @@ pub struct WaiterInfo {
     pub place: u64,
     /// Since when, by the waiter's wall clock. A label.
     pub since_ms: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_without_copies_is_the_record() {
+        for metadata in [Metadata::new(), Metadata::from([("a".into(), "\"b\"".into())])] {
+            let (holder, start, nonce) = ("w\u{1}ü", "9f", "aa");
+            let written = Written { holder, start, nonce, acquired_at_ms: -5, metadata: &metadata };
+            assert_eq!(encode(&written), encode(&written.to_record()));
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::agent::Agent;
 use super::claim::read;
 use super::held::{Grant, Held};
 use super::hooks::{Draft, Subject};
-use super::record::{LEASE, LeaseRecord, REMAINS, RemainsRecord, encode, tagged};
+use super::record::{self, LEASE, REMAINS, RemainsRecord, encode, tagged};
 use super::{LeaseInfo, Terms, Timing, renewal};
 use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
 use crate::{Error, Key, Result};
@@ -93,12 +93,12 @@ async fn compose(
     acquired_at_ms: i64,
 ) -> Result<(Vec<Key>, Commit)> {
     let owner = attempt.terms.owner_or(&agent.owner);
-    let record = LeaseRecord {
-        holder: owner.name().into(),
-        start: owner.start().into(),
-        nonce: attempt.nonce.to_string(),
+    let record = record::Written {
+        holder: owner.name(),
+        start: owner.start(),
+        nonce: attempt.nonce,
         acquired_at_ms,
-        metadata: attempt.terms.metadata.clone(),
+        metadata: &attempt.terms.metadata,
     };
     let payload = encode(&record);
     let mut commit = Commit::new();
@@ -108,7 +108,7 @@ async fn compose(
     }
     if attempt.terms.reapable {
         for key in &attempt.leases {
-            let remains = RemainsRecord { lease: key.id.clone(), record: record.clone() };
+            let remains = RemainsRecord { lease: key.id.clone(), record: record.to_record() };
             let id = tagged(&key.id, attempt.nonce);
             commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
         }

@@ -34,6 +34,12 @@ pub trait Backend: Send + Sync + 'static {
     /// something may have been applied.
     async fn commit(&self, commit: Commit) -> Result<Committed>;
 
+    /// The longest that a commit takes, where the backend sees to that itself; [`super::Store`] then
+    /// sets no timer of its own, unless it was told to wait less than this.
+    fn commit_within(&self) -> Option<Duration> {
+        None
+    }
+
     /// Starts the life of each object anew, if its revision is still the one given.
     ///
     /// Items stand alone: one that fails does not hold up the others. Changes no version and, where

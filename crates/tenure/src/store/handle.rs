@@ -1,9 +1,9 @@
 //! The handle that callers hold.
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use super::bounded::bounded;
 use super::measured::{Measured, StoreMetrics};
 use super::{
     Attachment, Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch,
@@ -49,6 +49,11 @@ impl Store {
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// How long any single call takes at most.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Takes time and randomness from elsewhere, for simulations.
@@ -144,8 +149,11 @@ impl Store {
         let mut commit = commit.into();
         self.admit(&commit)?;
         self.grant(&mut commit);
-        let answer = within(self.timeout, self.backend.commit(commit)).await;
-        answer.unwrap_or_else(|| Err(self.unanswered("commit")))
+        let call = self.backend.commit(commit);
+        if self.backend.commit_within().is_some_and(|within| within <= self.timeout) {
+            return call.await;
+        }
+        bounded(self.timeout, call).await.unwrap_or_else(|| Err(self.unanswered("commit")))
     }
 
     /// Starts the life of each object anew, if its revision is still the one given.
@@ -159,8 +167,8 @@ impl Store {
         for touch in &mut touches {
             touch.ttl = ttl.map_or(touch.ttl, |ttl| ttl.grant(touch.ttl));
         }
-        let answer = within(self.timeout, self.backend.touch(touches)).await;
-        answer.unwrap_or_else(|| Err(self.unanswered("touch")))
+        let call = bounded(self.timeout, self.backend.touch(touches));
+        call.await.unwrap_or_else(|| Err(self.unanswered("touch")))
     }
 
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
@@ -229,7 +237,7 @@ impl Store {
         what: &str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        match within(self.timeout, call).await {
+        match bounded(self.timeout, call).await {
             Some(result) => result,
             None => Err(Error::unavailable(
                 self.capabilities().backend,
@@ -243,15 +251,6 @@ impl Store {
             self.capabilities().backend,
             format!("{what} got no answer within {:?}", self.timeout),
         )
-    }
-}
-
-/// The answer, if it comes in time. What is answered at once needs no timer.
-async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
-    let mut call = std::pin::pin!(call);
-    match futures::poll!(&mut call) {
-        Poll::Ready(answer) => Some(answer),
-        Poll::Pending => tokio::time::timeout(limit, call).await.ok(),
     }
 }
 

@@ -206,6 +206,10 @@ impl Backend for Measured {
         result
     }
 
+    fn commit_within(&self) -> Option<Duration> {
+        self.inner.commit_within()
+    }
+
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
         self.timed("touch", self.inner.touch(touches)).await
     }

@@ -16,6 +16,7 @@
 
 mod attachment;
 mod backend;
+mod bounded;
 mod capabilities;
 mod commit;
 pub mod decide;

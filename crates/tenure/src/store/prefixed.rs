@@ -9,6 +9,7 @@
 //! not who or what.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, StreamExt};
@@ -256,6 +257,10 @@ impl Backend for Prefixed {
         self.open()?;
         self.view.inside_commit(&mut commit);
         self.inner.commit(commit).await.map_err(|error| self.view.outside_error(error))
+    }
+
+    fn commit_within(&self) -> Option<Duration> {
+        self.inner.commit_within()
     }
 
     async fn touch(&self, mut touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
