@@ -115,6 +115,17 @@ impl<T> Taking<T> {
     }
 }
 
+impl<T> Taking<T> {
+    /// The same without going to sleep, for a few who are back before anybody could be woken.
+    pub(crate) fn wait_awake(&self, count: usize, within: Duration) {
+        let until = SystemClock.uptime() + within;
+        while self.len() < count && SystemClock.uptime() < until {
+            // The callers need the processor to come back.
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl<T> Drop for Taking<T> {
     fn drop(&mut self) {
         let mut state = self.line.state();

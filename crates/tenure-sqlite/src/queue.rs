@@ -9,11 +9,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::BACKEND;
 use crate::line::{Gone, Joining, Taking, line};
-use crate::patience::Patience;
+use crate::patience::{MOMENT, Patience};
 
 /// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
 const GROUP_REQUESTS: usize = 1_024;
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
+/// For so few callers the writer does not go to sleep while it waits: to be woken would take longer.
+const AWAKE: usize = 16;
 /// Bound of the queue, in KiB of requests.
 const QUEUE_KIB: usize = 64 * 1024;
 
@@ -157,7 +159,11 @@ pub(crate) fn gather(
     }
     let (expected, within) = patience.expected();
     if requests.len() < expected {
-        requests.wait(expected, within);
+        if expected <= AWAKE && within <= MOMENT {
+            requests.wait_awake(expected, within);
+        } else {
+            requests.wait(expected, within);
+        }
         patience.waited(requests.len() < expected);
     }
     let (mut group, mut bytes) = (Vec::with_capacity(requests.len().min(GROUP_REQUESTS)), 0);
