@@ -10,7 +10,7 @@ use tenure_proto::v1::answer::Answer;
 use tenure_proto::v1::call::Call;
 
 use crate::error::Fault;
-use crate::{BACKEND, ServerStore, watch};
+use crate::{BACKEND, ServerStore, Way, watch};
 
 /// Attempts of a read whose stream broke.
 const ATTEMPTS: u32 = 4;
@@ -22,15 +22,17 @@ impl Backend for ServerStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        let late = || Err(Error::unavailable(BACKEND, self.links.nobody()));
-        let reading = tokio::time::timeout(self.links.options.timeout, self.read(key));
+        let way = self.way();
+        let late = || Err(Error::unavailable(BACKEND, way.links.nobody()));
+        let reading = tokio::time::timeout(way.links.options.timeout, read(way, key));
         reading.await.unwrap_or_else(|_| late())
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
         let request: v1::ListRequest = query.into();
-        let response = self.links.ask(|mut client| {
-            let request = self.links.request(request.clone());
+        let links = &self.way().links;
+        let response = links.ask(|mut client| {
+            let request = links.request(request.clone());
             async move { client.list(request).await }
         });
         response.await.map_err(Fault::of_read)?.1.try_into()
@@ -41,7 +43,7 @@ impl Backend for ServerStore {
             let capability = tenure::store::Capability::UserSql;
             return Err(Error::Unsupported { capability, backend: BACKEND });
         }
-        match self.exchange.call(Call::Commit(commit.into())).await {
+        match self.way().exchange.call(Call::Commit(commit.into())).await {
             Ok(Answer::Commit(response)) => response.try_into(),
             Ok(_) => Err(strange()),
             Err(fault) => Err(fault.of_write()),
@@ -49,7 +51,7 @@ impl Backend for ServerStore {
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
-        match self.exchange.call(Call::Touch(touches.into())).await {
+        match self.way().exchange.call(Call::Touch(touches.into())).await {
             Ok(Answer::Touch(response)) => response.try_into(),
             Ok(_) => Err(strange()),
             Err(fault) => Err(fault.of_write()),
@@ -57,29 +59,27 @@ impl Backend for ServerStore {
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
-        watch::start(&self.links, request, self.capabilities.history.is_some()).await
+        watch::start(&self.far().links, request, self.capabilities.history.is_some()).await
     }
 
     async fn close(&self) {
-        self.links.close();
+        self.close_ways();
     }
 }
 
-impl ServerStore {
-    /// Reads, and reads again if the stream breaks: that changes nothing.
-    async fn read(&self, key: &Key) -> Result<Option<Object>> {
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
-            match self.exchange.call(call).await {
-                Ok(Answer::Get(response)) => {
-                    return response.object.map(Object::try_from).transpose();
-                }
-                Ok(_) => return Err(strange()),
-                Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
-                Err(fault) => return Err(fault.of_read()),
+/// Reads, and reads again if the stream breaks: that changes nothing.
+async fn read(way: &Way, key: &Key) -> Result<Option<Object>> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
+        match way.exchange.call(call).await {
+            Ok(Answer::Get(response)) => {
+                return response.object.map(Object::try_from).transpose();
             }
+            Ok(_) => return Err(strange()),
+            Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
+            Err(fault) => return Err(fault.of_read()),
         }
     }
 }

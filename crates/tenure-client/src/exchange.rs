@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tenure::store::home::Home;
 use tenure_proto::v1;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::error::Fault;
 use crate::link::{Links, pause};
@@ -40,7 +41,13 @@ impl Exchange {
             return Err(closed());
         }
         let answer = async {
-            self.queue.send(pending).await.map_err(|_| closed())?;
+            match self.queue.try_send(pending) {
+                Ok(()) => {}
+                Err(TrySendError::Full(pending)) => {
+                    self.queue.send(pending).await.map_err(|_| closed())?;
+                }
+                Err(TrySendError::Closed(_)) => return Err(closed()),
+            }
             let answer = (&mut caller.reply).await;
             // Whoever drops a sent call without an answer cannot tell what became of it.
             let dropped = |_| match caller.give_up() {

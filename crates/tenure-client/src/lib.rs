@@ -8,7 +8,9 @@
 //!   that certainly never left is [`tenure::Error::Unavailable`].
 //! - **One stream for everything small**: gets, commits and touches of all callers share one stream, many
 //!   to a message, so that a thousand callers cost little more than one.
-//! - **A thread of its own**: a blocked runtime starves no renewal.
+//! - **A thread of its own**: a blocked runtime starves no renewal. Only what is asked on the runtime that
+//!   the store was opened on is answered right there, on a stream of its own, which spares changes of
+//!   threads.
 //!
 //! [`Module`] is the short way for applications: leases declared once and acquired by key, work that is
 //! dropped when its lease is lost, and nested calls to other services that go with it ([`CarryLease`],
@@ -38,9 +40,9 @@ mod watch;
 
 use std::sync::Arc;
 
+use tenure::Result;
 use tenure::store::home::Home;
 use tenure::store::{Capabilities, Store, WRITER_LEVEL};
-use tenure::{Error, Result};
 use tenure_proto::v1;
 
 pub use declared::{
@@ -60,10 +62,25 @@ pub(crate) const BACKEND: &str = "server";
 /// A store behind a server.
 pub struct ServerStore {
     pub(crate) capabilities: Capabilities,
+    far: Way,
+    near: Way,
+}
+
+/// A way to the servers: connections, the stream for small calls, and where both are tended.
+pub(crate) struct Way {
     pub(crate) links: Arc<Links>,
     pub(crate) exchange: exchange::Exchange,
-    /// Ends with the store, and everything that runs there with it.
-    _home: Arc<Home>,
+    /// Ends with the store, and everything that runs there with it, if it is a thread of our own.
+    home: Arc<Home>,
+}
+
+impl Way {
+    fn new(options: Options, home: Home) -> Result<Self> {
+        let home = Arc::new(home);
+        let links = Links::new(options, &home)?;
+        let exchange = exchange::Exchange::start(&links, &home);
+        Ok(Self { links, exchange, home })
+    }
 }
 
 impl ServerStore {
@@ -75,13 +92,26 @@ impl ServerStore {
 
     /// Connects as the options say.
     pub async fn open(options: Options) -> Result<Self> {
-        let home = Arc::new(Home::start(BACKEND)?);
-        let links = Links::new(options, Arc::clone(&home))?;
-        let asking = Arc::clone(&links);
-        let first = home.spawn(async move { capabilities(&asking).await });
-        let capabilities = first.await.map_err(|error| Error::unavailable(BACKEND, error))??;
-        let exchange = exchange::Exchange::start(&links, &home);
-        Ok(Self { capabilities, links, exchange, _home: home })
+        let far = Way::new(options.clone(), Home::start(BACKEND)?)?;
+        let near = Way::new(options, Home::here())?;
+        let capabilities = capabilities(&near.links).await?;
+        Ok(Self { capabilities, far, near })
+    }
+
+    /// The way from here: tended on the runtime that this is called on, if that is the one that the store
+    /// was opened on. Whoever asks there is proof that it runs.
+    pub(crate) fn way(&self) -> &Way {
+        if self.near.home.is_here() { &self.near } else { &self.far }
+    }
+
+    /// The way that does not depend on anybody's runtime.
+    pub(crate) fn far(&self) -> &Way {
+        &self.far
+    }
+
+    pub(crate) fn close_ways(&self) {
+        self.near.links.close();
+        self.far.links.close();
     }
 
     /// The store to program against.

@@ -29,7 +29,7 @@ const MAX_ANSWER: usize = 1 << 30;
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSES: u32 = 6;
 
-/// The connections of one store.
+/// The connections of one way.
 pub(crate) struct Links {
     pub(crate) options: Options,
     token: Option<MetadataValue<Ascii>>,
@@ -42,7 +42,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(options: Options, home: Arc<Home>) -> Result<Arc<Self>> {
+    pub(crate) fn new(options: Options, home: &Arc<Home>) -> Result<Arc<Self>> {
         let token = match &options.token {
             None => None,
             Some(token) => {
@@ -57,7 +57,7 @@ impl Links {
         let channels = options
             .servers
             .iter()
-            .map(|server| channel(&options, server, &home))
+            .map(|server| channel(&options, server, home))
             .collect::<Result<_>>()?;
         Ok(Arc::new(Self {
             options,
@@ -176,8 +176,8 @@ pub(crate) fn pause(attempt: u32) -> Duration {
     PAUSE * 2u32.pow(attempt.min(PAUSES))
 }
 
-/// A connection that is made when it is first used, and made again when it breaks. Its work runs on the
-/// store's own thread.
+/// A connection that is made when it is first used, and made again when it breaks. Its work runs
+/// where its way is tended.
 fn channel(options: &Options, server: &str, home: &Arc<Home>) -> Result<Channel> {
     let wrong = |error: tonic::transport::Error| {
         Error::invalid(format!("server {server:?}"), format!("{error}"))
@@ -198,7 +198,7 @@ fn channel(options: &Options, server: &str, home: &Arc<Home>) -> Result<Channel>
     Ok(endpoint.connect_lazy())
 }
 
-/// Runs what a connection needs on the store's own thread.
+/// Runs what a connection needs where its way is tended.
 #[derive(Clone)]
 struct OnHome(std::sync::Weak<Home>);
 

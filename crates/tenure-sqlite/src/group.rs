@@ -13,6 +13,7 @@ use tenure::store::{Commit, Committed};
 
 use crate::error::definite;
 use crate::guard::SAVEPOINT;
+use crate::line::Taking;
 use crate::queue::{Queued, Request};
 use crate::sql;
 use crate::turn::Turn;
@@ -23,7 +24,7 @@ const SQL_TURN: Duration = Duration::from_millis(50);
 
 impl Writer {
     /// Answers everything in the group, in one transaction if it can be.
-    pub(crate) fn group(&mut self, group: Vec<Queued>) {
+    pub(crate) fn group(&mut self, group: Vec<Queued>, requests: &Taking<Queued>) {
         let mut waiting = VecDeque::from(group);
         let mut one_by_one = false;
         while !waiting.is_empty() {
@@ -44,6 +45,8 @@ impl Writer {
             let last = reached.saturating_sub(1);
             match result {
                 Ok(()) => {
+                    let others = waiting.len() - reached + requests.len();
+                    self.patience.answers(reached, others);
                     waiting.drain(..reached).for_each(|queued| queued.request.answer(None));
                 }
                 // A request broke the transaction and has its answer; nothing was applied, so the

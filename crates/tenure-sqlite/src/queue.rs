@@ -1,21 +1,21 @@
 //! The way to the writer thread: a queue bounded by bytes, and what a caller may ask for through it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use tenure::clock::{Clock as _, SystemClock};
 use tenure::store::{Commit, Committed, Touch, Touched};
 use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::BACKEND;
+use crate::line::{Gone, Joining, Taking, line};
+use crate::patience::{MOMENT, Patience};
 
 /// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
 const GROUP_REQUESTS: usize = 1_024;
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
-/// How long a group waits at most for the callers of the one before it.
-const PATIENCE: Duration = Duration::from_micros(250);
+/// For so few callers the writer does not go to sleep while it waits: to be woken would take longer.
+const AWAKE: usize = 16;
 /// Bound of the queue, in KiB of requests.
 const QUEUE_KIB: usize = 64 * 1024;
 
@@ -83,14 +83,14 @@ impl Queued {
 
 /// The way to the writer thread.
 pub(crate) struct WriterHandle {
-    queue: SyncSender<Queued>,
+    queue: Joining<Queued>,
     room: Arc<Semaphore>,
 }
 
 impl WriterHandle {
     /// A queue and the end that the thread reads from.
-    pub(crate) fn new() -> (Self, Receiver<Queued>) {
-        let (queue, requests) = sync_channel(QUEUE_KIB + 8);
+    pub(crate) fn new() -> (Self, Taking<Queued>) {
+        let (queue, requests) = line();
         (Self { queue, room: Arc::new(Semaphore::new(QUEUE_KIB)) }, requests)
     }
 
@@ -109,15 +109,14 @@ impl WriterHandle {
         self.room.close();
         let (done, closed) = oneshot::channel();
         let close = Queued::new(Request::Close(done), 0, None);
-        if self.queue.try_send(close).is_ok() {
+        if self.queue.join(close, true).is_ok() {
             let _ = closed.await;
         }
     }
 
     /// Lets the writer look for the next expiry again; for whoever sees other processes' commits.
     pub(crate) fn look(&self) {
-        // A full queue means that the writer is about to look anyway.
-        let _ = self.queue.try_send(Queued::new(Request::Look, 0, None));
+        let _ = self.queue.join(Queued::new(Request::Look, 0, None), false);
     }
 
     async fn ask<T>(&self, bytes: usize, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
@@ -126,113 +125,61 @@ impl WriterHandle {
         let room = Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| stopped())?;
         let (reply, answer) = oneshot::channel();
         let queued = Queued::new(request(reply), bytes, Some(room));
-        match self.queue.try_send(queued) {
-            Ok(()) => {}
-            Err(TrySendError::Disconnected(_)) => return Err(stopped()),
-            // Every queued request holds at least one unit of room, so this cannot be.
-            Err(TrySendError::Full(_)) => return Err(Error::unavailable(BACKEND, "queue full")),
-        }
+        // Every queued request holds at least one unit of room, so the line has a bound.
+        self.queue.join(queued, false).map_err(|Gone| stopped())?;
         answer
             .await
             .unwrap_or_else(|_| Err(Error::unknown(BACKEND, "the writer stopped before answering")))
     }
 }
 
-/// Whether it pays to wait for callers to come back.
-#[derive(Default)]
-pub(crate) struct Patience {
-    /// How many requests the last group had.
-    last_group: usize,
-    /// Groups that set off at once, since waiting was in vain: how many more, and of how many.
-    skip: u32,
-    skips: u32,
+/// What the writer does next.
+pub(crate) enum Next {
+    /// These, in one transaction, and then perhaps to close.
+    Group(Vec<Queued>, Option<oneshot::Sender<()>>),
+    /// Nobody asks for anything; there may be something to tidy up.
+    Nothing,
+    /// To look for what expires.
+    Look,
+    /// Nobody is left.
+    End,
 }
 
-impl Patience {
-    /// How many requests to wait for.
-    fn expected(&mut self) -> usize {
-        if self.skip > 0 {
-            self.skip -= 1;
-            return 0;
-        }
-        // A straggler or two are not worth it.
-        self.last_group - self.last_group / 8
-    }
-
-    /// Callers that are far away do not come back in time: then it is tried ever more rarely.
-    fn learn(&mut self, waited_in_vain: Option<bool>, group: usize) {
-        self.last_group = group;
-        match waited_in_vain {
-            Some(true) => self.skips = (self.skips * 2).clamp(1, 64),
-            Some(false) => self.skips = 0,
-            None => return,
-        }
-        self.skip = self.skips;
-    }
-}
-
-/// The first request and whatever else waits, within bounds, up to a request to close. Callers that were
-/// just answered come back at once, as a rule: waiting a moment for about as many as there were in the
-/// last group, instead of running off with the first, makes one flush of what would be two.
+/// Waits for requests, and takes what there is, within bounds, up to a request to close. See [`Patience`].
 pub(crate) fn gather(
-    first: Queued,
-    requests: &Receiver<Queued>,
+    requests: &mut Taking<Queued>,
     patience: &mut Patience,
-) -> (Vec<Queued>, Option<oneshot::Sender<()>>) {
-    let mut group = Vec::with_capacity(patience.last_group);
-    let mut bytes = 0;
-    let expected = patience.expected();
-    let mut until = None;
-    let mut next = Some(first);
-    let close = loop {
-        match next.take() {
-            Some(Queued { request: Request::Close(done), .. }) => break Some(done),
+    idle: Duration,
+) -> Next {
+    if !requests.wait(1, idle) {
+        return Next::End;
+    }
+    if requests.len() == 0 {
+        return Next::Nothing;
+    }
+    let (expected, within) = patience.expected();
+    if requests.len() < expected {
+        if expected <= AWAKE && within <= MOMENT {
+            requests.wait_awake(expected, within);
+        } else {
+            requests.wait(expected, within);
+        }
+        patience.waited(requests.len() < expected);
+    }
+    let (mut group, mut bytes) = (Vec::with_capacity(requests.len().min(GROUP_REQUESTS)), 0);
+    while group.len() < GROUP_REQUESTS
+        && bytes < GROUP_BYTES
+        && let Some(queued) = requests.next()
+    {
+        match queued.request {
+            Request::Close(done) => return Next::Group(group, Some(done)),
             // Every transaction ends with a look.
-            Some(Queued { request: Request::Look, .. }) => {}
-            Some(queued) => {
+            Request::Look => {}
+            _ => {
                 bytes += queued.bytes;
                 group.push(queued);
-                if group.len() >= GROUP_REQUESTS || bytes >= GROUP_BYTES {
-                    break None;
-                }
-            }
-            None if group.len() >= expected => break None,
-            None => {
-                if SystemClock.uptime()
-                    >= *until.get_or_insert_with(|| SystemClock.uptime() + PATIENCE)
-                {
-                    break None;
-                }
-                // The callers need the processor to come back.
-                std::thread::yield_now();
             }
         }
-        next = requests.try_recv().ok();
-    };
-    let in_vain = until.map(|_| group.len() < expected);
-    patience.learn(in_vain, group.len());
-    (group, close)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patience_ends_with_callers_that_stay_away() {
-        let mut patience = Patience::default();
-        assert_eq!(patience.expected(), 0);
-        patience.learn(None, 64);
-        assert_eq!(patience.expected(), 56);
-        patience.learn(Some(false), 64);
-        assert_eq!(patience.expected(), 56);
-        for skipped in [1, 2, 4, 8, 16, 32, 64, 64] {
-            patience.learn(Some(true), 64);
-            assert_eq!((0..100).take_while(|_| patience.expected() == 0).count(), skipped);
-        }
-        patience.learn(Some(false), 8);
-        assert_eq!(patience.expected(), 7);
-        patience.learn(None, 1);
-        assert_eq!(patience.expected(), 1);
     }
+    if group.is_empty() { Next::Look } else { Next::Group(group, None) }
 }

@@ -5,11 +5,11 @@
 //! history is cut.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::store::Feed;
 use tenure::store::decide::{Now, Step, decide_sweep};
 use tenure::store::hosttime::HostTime;
@@ -22,7 +22,9 @@ use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
 use crate::known::Known;
-use crate::queue::{Patience, Queued, Request, WriterHandle, gather};
+use crate::line::Taking;
+use crate::patience::Patience;
+use crate::queue::{Next, Queued, WriterHandle, gather};
 use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
@@ -45,6 +47,7 @@ pub(crate) struct Writer {
     history_events: u64,
     compacted_at_ms: i64,
     next_expiry_ms: Option<i64>,
+    pub(crate) patience: Patience,
 }
 
 /// Starts the writer thread.
@@ -54,7 +57,7 @@ pub(crate) fn spawn(
     feed: Arc<OnceLock<Arc<Feed>>>,
     options: &Options,
 ) -> Result<WriterHandle> {
-    let (handle, requests) = WriterHandle::new();
+    let (handle, mut requests) = WriterHandle::new();
     let guard = Guard::install(&mut conn, Arc::clone(&options.clock), options.sql_timeout);
     let mut writer = Writer {
         guard: guard.map_err(definite)?,
@@ -67,33 +70,33 @@ pub(crate) fn spawn(
         history_events: options.history_events,
         compacted_at_ms: i64::MIN,
         next_expiry_ms: None,
+        patience: Patience::default(),
     };
     writer.next_expiry_ms = next_expiry(&writer.conn).map_err(definite)?;
     std::thread::Builder::new()
         .name("tenure-sqlite-writer".into())
-        .spawn(move || writer.run(&requests))
+        .spawn(move || writer.run(&mut requests))
         .map_err(|error| Error::unavailable(BACKEND, format!("no writer thread: {error}")))?;
     Ok(handle)
 }
 
 impl Writer {
-    fn run(&mut self, requests: &Receiver<Queued>) {
-        let mut patience = Patience::default();
+    fn run(&mut self, requests: &mut Taking<Queued>) {
         loop {
-            match requests.recv_timeout(self.idle()) {
-                Ok(Queued { request: Request::Look, .. }) => {
-                    self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
-                }
-                Ok(first) => {
-                    let (group, close) = gather(first, requests, &mut patience);
-                    self.group(group);
+            let idle = self.idle();
+            match gather(requests, &mut self.patience, idle) {
+                Next::Group(group, close) => {
+                    self.group(group, requests);
                     if let Some(done) = close {
                         let _ = done.send(());
                         return;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Next::Look => {
+                    self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
+                }
+                Next::Nothing => {}
+                Next::End => return,
             }
             self.tidy();
         }
@@ -128,11 +131,16 @@ impl Writer {
                 return Err(error);
             }
         };
-        if let Err(error) = self.batch("COMMIT") {
+        // Asked here, it needs no transaction of its own.
+        let next_expiry_ms = next_expiry(&self.conn).unwrap_or(Some(now.store_ms + 1_000));
+        let before = SystemClock.uptime();
+        let committed = self.batch("COMMIT");
+        self.patience.flushed(SystemClock.uptime().saturating_sub(before));
+        if let Err(error) = committed {
             self.roll_back();
             return Err(of_commit(error));
         }
-        self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(Some(now.store_ms + 1_000));
+        self.next_expiry_ms = next_expiry_ms;
         self.publish(head, &steps);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod common;
 mod declared;
+mod near;
 mod replicas;
 mod scene;
 mod services;
@@ -26,6 +27,7 @@ fn main() {
             replicas::add(trials);
             declared::add(trials);
             wire::add(trials);
+            near::add(trials);
             stores::add(trials);
             trials.keep((sqlite, memory, folder));
         },
