@@ -152,17 +152,25 @@ async fn a_holder_without_its_store_stops_before_the_next_one_starts(
 }
 
 async fn a_late_grant_is_not_handed_out(ctx: Context) -> Result<(), Failure> {
-    let (holder, plan) = ctx.faulty("holder").await?;
-    let scope = ctx.scope("late")?;
-    plan.next(Operation::Commit, Fault::LostReply);
-    plan.next(Operation::Get, Fault::Delay(ctx.life() + ctx.slack() * 2));
-    match holder.acquire(&scope, &terms(&ctx)).await {
-        // Found out too late that it was granted, and by then it was gone.
-        Err(error) => ensure!(!matches!(error, Error::Invalid { .. }), "{error}"),
-        Ok(lease) => {
-            let info = ctx.coordinator("reader").await?.holder(&scope).await?;
-            ensure_eq!(info.map(|info| info.token), Some(lease.token()), "who holds it");
-            ensure!(lease.is_valid(), "handed out though it is over: {lease:?}");
+    let (over, nearly) = (ctx.life() + ctx.slack() * 2, ctx.life() * 3 / 4);
+    // It is over when we find out that it was granted, or when we make sure of it.
+    for (name, looks_after, touches_after) in [("late", over, None), ("later", nearly, Some(over))]
+    {
+        let (holder, plan) = ctx.faulty("holder").await?;
+        let scope = ctx.scope(name)?;
+        plan.next(Operation::Commit, Fault::LostReply);
+        plan.next(Operation::Get, Fault::Delay(looks_after));
+        if let Some(delay) = touches_after {
+            plan.next(Operation::Touch, Fault::Delay(delay));
+        }
+        match holder.acquire(&scope, &terms(&ctx)).await {
+            Err(Error::Unavailable { .. } | Error::Unknown { .. }) => {}
+            Err(error) => return Err(Failure::new(format!("{name}: {error:?}"))),
+            Ok(lease) => {
+                let info = ctx.coordinator("reader").await?.holder(&scope).await?;
+                ensure_eq!(info.map(|info| info.token), Some(lease.token()), "who holds it");
+                ensure!(lease.is_valid(), "handed out though it is over: {lease:?}");
+            }
         }
     }
     Ok(())

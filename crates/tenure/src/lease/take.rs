@@ -199,14 +199,22 @@ async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Resu
         revision: held.state().revision,
         ttl: held.timing.ttl,
     };
+    let late = || {
+        let reason = "it answers later than the lease would live; ask for a longer life";
+        Error::unavailable(agent.backend(), reason)
+    };
     let results = agent.store.touch(held.iter().map(touch).collect()).await?;
     for (held, result) in held.iter().zip(results) {
-        held.renewed(now, result?.revision);
+        match result {
+            Ok(touched) => _ = held.renewed(now, touched.revision),
+            // It is over, and perhaps somebody else's by now.
+            Err(error) if error.is_refusal() => return Err(late()),
+            Err(error) => return Err(error),
+        }
     }
-    let late = agent.clock.uptime();
-    if held.iter().any(|held| late >= held.state().valid_until) {
-        let reason = "it answers later than the lease would live; ask for a longer life";
-        return Err(Error::unavailable(agent.backend(), reason));
+    let arrived = agent.clock.uptime();
+    if held.iter().any(|held| arrived >= held.state().valid_until) {
+        return Err(late());
     }
     Ok(now)
 }
