@@ -13,7 +13,27 @@ use crate::measure::{heading, human};
 /// This process.
 const SELF: &str = "/proc/self/status";
 
-pub(crate) async fn run(count: usize) -> anyhow::Result<()> {
+/// What can be measured. What one has freed would blur what the next one takes, hence the processes.
+const ALL: [&str; 2] = ["sqlite", "memory"];
+
+pub(crate) async fn run(count: usize, store: Option<&str>) -> anyhow::Result<()> {
+    match store {
+        // On SQLite the objects are on disk, so what grows is the coordinator alone.
+        Some("sqlite") => {
+            let folder = tempfile::tempdir_in(".")?;
+            let sqlite = SqliteStore::open(folder.path().join("tenure.db"))?.into_store();
+            measure("SQLite", &sqlite, count).await
+        }
+        Some("memory") => {
+            let memory = MemoryStore::new().into_store();
+            measure("memory (objects and history included)", &memory, count).await
+        }
+        Some(other) => anyhow::bail!("no store is called {other}; there are {}", ALL.join(", ")),
+        None => all(count),
+    }
+}
+
+fn all(count: usize) -> anyhow::Result<()> {
     heading(
         &format!("Memory: bytes per lease and per waiter, at {} of each", human(count as f64)),
         &[
@@ -23,11 +43,12 @@ pub(crate) async fn run(count: usize) -> anyhow::Result<()> {
             "per waiter, all on one scope",
         ],
     );
-    let folder = tempfile::tempdir_in(".")?;
-    let sqlite = SqliteStore::open(folder.path().join("tenure.db"))?.into_store();
-    // On SQLite the objects are on disk, so what grows is the coordinator alone.
-    measure("SQLite", &sqlite, count).await?;
-    measure("memory (objects and history included)", &MemoryStore::new().into_store(), count).await
+    for store in ALL {
+        let mut one = std::process::Command::new(std::env::current_exe()?);
+        let done = one.args(["footprint", "--count", &count.to_string(), "--store", store]);
+        anyhow::ensure!(done.status()?.success(), "measuring {store} failed");
+    }
+    Ok(())
 }
 
 async fn measure(name: &str, store: &Store, count: usize) -> anyhow::Result<()> {

@@ -113,6 +113,9 @@ enum What {
         /// Leases, and as many waiters.
         #[arg(long, default_value_t = 100_000)]
         count: usize,
+        /// On which store, in this very process; by default on all, each in a process of its own.
+        #[arg(long)]
+        store: Option<String>,
     },
 }
 
@@ -143,7 +146,7 @@ fn main() -> anyhow::Result<()> {
                 server::run(plan, server::Choice { clients, ways, memory, crowd }).await
             }
             What::ServeForBench { file } => server::serve(file.as_deref()).await,
-            What::Footprint { count } => footprint::run(count).await,
+            What::Footprint { count, store } => footprint::run(count, store.as_deref()).await,
         }
     })
 }
