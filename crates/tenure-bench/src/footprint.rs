@@ -16,17 +16,17 @@ const SELF: &str = "/proc/self/status";
 /// What can be measured. What one has freed would blur what the next one takes, hence the processes.
 const ALL: [&str; 2] = ["sqlite", "memory"];
 
-pub(crate) async fn run(count: usize, store: Option<&str>) -> anyhow::Result<()> {
+pub(crate) async fn run(count: usize, store: Option<&str>, together: bool) -> anyhow::Result<()> {
     match store {
         // On SQLite the objects are on disk, so what grows is the coordinator alone.
         Some("sqlite") => {
             let folder = tempfile::tempdir_in(".")?;
             let sqlite = SqliteStore::open(folder.path().join("tenure.db"))?.into_store();
-            measure("SQLite", &sqlite, count).await
+            measure("SQLite", &sqlite, count, together).await
         }
         Some("memory") => {
             let memory = MemoryStore::new().into_store();
-            measure("memory (objects and history included)", &memory, count).await
+            measure("memory (objects and history included)", &memory, count, together).await
         }
         Some(other) => anyhow::bail!("no store is called {other}; there are {}", ALL.join(", ")),
         None => all(count),
@@ -36,32 +36,28 @@ pub(crate) async fn run(count: usize, store: Option<&str>) -> anyhow::Result<()>
 fn all(count: usize) -> anyhow::Result<()> {
     heading(
         &format!("Memory: bytes per lease and per waiter, at {} of each", human(count as f64)),
-        &[
-            "store",
-            "per idle lease",
-            "per waiter, each on a scope of its own",
-            "per waiter, all on one scope",
-        ],
+        &["store", "waiters", "per idle lease", "per waiter"],
     );
-    for store in ALL {
+    for (store, together) in ALL.into_iter().flat_map(|store| [(store, false), (store, true)]) {
         let mut one = std::process::Command::new(std::env::current_exe()?);
-        let done = one.args(["footprint", "--count", &count.to_string(), "--store", store]);
-        anyhow::ensure!(done.status()?.success(), "measuring {store} failed");
+        one.args(["footprint", "--count", &count.to_string(), "--store", store]);
+        one.args(together.then_some("--together"));
+        anyhow::ensure!(one.status()?.success(), "measuring {store} failed");
     }
     Ok(())
 }
 
-async fn measure(name: &str, store: &Store, count: usize) -> anyhow::Result<()> {
+async fn measure(name: &str, store: &Store, count: usize, together: bool) -> anyhow::Result<()> {
     let holder = Coordinator::builder(store.clone()).name("holder").start()?;
     let before = resident(SELF)?;
     let leases = session(&holder, count, "footprint").await?;
     let per_lease = (resident(SELF)? - before) / count as f64;
 
     let waiter = Coordinator::builder(store.clone()).name("waiter").start()?;
-    let spread = waiters(&waiter, count, |n| format!("bench.footprint/{n}")).await?;
-    let crowd = Coordinator::builder(store.clone()).name("crowd").start()?;
-    let together = waiters(&crowd, count, |_| "bench.footprint/0".to_owned()).await?;
-    println!("| {name} | {per_lease:.0} | {spread:.0} | {together:.0} |");
+    let scope = |n: usize| format!("bench.footprint/{}", if together { 0 } else { n });
+    let per_waiter = waiters(&waiter, count, scope).await?;
+    let way = if together { "all on one scope" } else { "each on a scope of its own" };
+    println!("| {name} | {way} | {per_lease:.0} | {per_waiter:.0} |");
     drop(leases);
     Ok(())
 }

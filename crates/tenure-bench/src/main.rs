@@ -116,6 +116,9 @@ enum What {
         /// On which store, in this very process; by default on all, each in a process of its own.
         #[arg(long)]
         store: Option<String>,
+        /// With --store: all waiters on one scope, instead of each on one of its own.
+        #[arg(long)]
+        together: bool,
     },
 }
 
@@ -146,7 +149,9 @@ fn main() -> anyhow::Result<()> {
                 server::run(plan, server::Choice { clients, ways, memory, crowd }).await
             }
             What::ServeForBench { file } => server::serve(file.as_deref()).await,
-            What::Footprint { count, store } => footprint::run(count, store.as_deref()).await,
+            What::Footprint { count, store, together } => {
+                footprint::run(count, store.as_deref(), together).await
+            }
         }
     })
 }

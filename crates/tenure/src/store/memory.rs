@@ -1,6 +1,6 @@
 //! The store in memory: deterministic, with an injected clock, the reference for all others.
 //!
-//! One lock around ordinary maps makes every operation atomic; nothing survives the process. Its
+//! One lock around maps of slots makes every operation atomic; nothing survives the process. Its
 //! history is what its feed still holds.
 
 mod id;
