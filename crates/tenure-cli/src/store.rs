@@ -133,13 +133,18 @@ fn print_report(report: &Report, json: bool) -> std::io::Result<()> {
     if json {
         let ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX);
         let line = serde_json::json!({
-            "behaviour": report.name, "outcome": word.to_lowercase(), "why": why, "took_ms": ms,
+            "behaviour": report.name, "outcome": word.to_lowercase(), "why": why, "tries": report.tries,
+            "took_ms": ms,
         });
         writeln!(out, "{line}")?;
     } else {
         let name = report.name.replace('_', " ");
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        writeln!(out, "{word:<6}  {name}{why}")?;
+        let tries = match report.tries {
+            1 => String::new(),
+            tries => format!(" (tried {tries} times, with longer lives: this machine is busy)"),
+        };
+        writeln!(out, "{word:<6}  {name}{tries}{why}")?;
     }
     out.flush()
 }

@@ -36,6 +36,8 @@ struct Inner {
     /// The same as it is, where it keeps leases only and behaviours see it in disguise.
     undisguised: Store,
     nonce: String,
+    /// Lives are this many times as long as they would be on a machine that keeps up.
+    stretch: u32,
     kinds: Mutex<BTreeSet<String>>,
     adopted: Mutex<BTreeSet<Key>>,
     opened: Mutex<Vec<Store>>,
@@ -44,13 +46,14 @@ struct Inner {
 
 impl Context {
     pub(crate) async fn open_new(subject: &Subject) -> Result<Self, Failure> {
-        Self::open_with(subject, None).await
+        Self::open_with(subject, None, 1).await
     }
 
-    /// The same with a table of the user's beside the store.
+    /// The same with a table of the user's beside the store, and with longer lives.
     pub(crate) async fn open_with(
         subject: &Subject,
         table: Option<SharedTable>,
+        stretch: u32,
     ) -> Result<Self, Failure> {
         let undisguised = open(subject).await?;
         let store = disguise(undisguised.clone());
@@ -62,6 +65,7 @@ impl Context {
             store,
             undisguised,
             nonce,
+            stretch,
             kinds: Mutex::default(),
             adopted: Mutex::default(),
             opened: Mutex::default(),
@@ -169,7 +173,7 @@ impl Context {
 
     /// A life for leases that are renewed: short, but long enough for a busy machine.
     pub(crate) fn life(&self) -> Duration {
-        self.ttl_of(Duration::from_millis(900))
+        self.ttl_of(Duration::from_millis(900) * self.inner.stretch)
     }
 
     /// A key whose kind could not be drawn here; it is deleted at the end all the same.
@@ -181,7 +185,7 @@ impl Context {
 
     /// A short life that this store can grant exactly.
     pub(crate) fn ttl(&self) -> Duration {
-        self.ttl_of(Duration::from_millis(400))
+        self.ttl_of(Duration::from_millis(400) * self.inner.stretch)
     }
 
     /// A life of about this length that this store can grant exactly.

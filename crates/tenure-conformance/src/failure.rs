@@ -8,6 +8,7 @@ use std::panic::Location;
 pub struct Failure {
     message: String,
     at: String,
+    is_late: bool,
 }
 
 impl Failure {
@@ -15,7 +16,20 @@ impl Failure {
     #[track_caller]
     pub fn new(message: impl Into<String>) -> Self {
         let at = Location::caller();
-        Self { message: message.into(), at: format!("{}:{}", at.file(), at.line()) }
+        let at = format!("{}:{}", at.file(), at.line());
+        Self { message: message.into(), at, is_late: false }
+    }
+
+    /// One that a machine explains which is too slow for the lives that were chosen. Never for two
+    /// who hold one thing, or for anything that was lost or written too late: time excuses neither.
+    #[track_caller]
+    pub fn late(message: impl Into<String>) -> Self {
+        Self { is_late: true, ..Self::new(message) }
+    }
+
+    /// Whether it may be otherwise where there is more time.
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// Two things that should have been equal, shown at a length that people read.
@@ -53,7 +67,11 @@ impl std::error::Error for Failure {}
 impl From<tenure::Error> for Failure {
     #[track_caller]
     fn from(error: tenure::Error) -> Self {
-        Self::new(format!("the store said: {error}"))
+        use tenure::Error::{Held, Lost, Unavailable, Unknown};
+        // Nothing was done that should not have been; what should have been was not done in time.
+        let is_late =
+            matches!(error, Held { .. } | Lost { .. } | Unavailable { .. } | Unknown { .. });
+        Self { is_late, ..Self::new(format!("the store said: {error}")) }
     }
 }
 
@@ -101,6 +119,16 @@ macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
             return Err($crate::Failure::new(format!($($message)+)));
+        }
+    };
+}
+
+/// The same for what holds if the machine keeps up: the failure is [late](Failure::late).
+#[macro_export]
+macro_rules! ensure_in_time {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::Failure::late(format!($($message)+)));
         }
     };
 }
@@ -161,6 +189,7 @@ mod tests {
         assert!(text.starts_with("counting: the number of things: got 1, expected 2"), "{text}");
         assert!(compares(0).unwrap_err().to_string().contains("a > 0"));
         assert!(compares(2).is_ok());
+        assert!(asks_the_store().unwrap_err().is_late() && !compares(0).unwrap_err().is_late());
         let long = Failure::unequal("x", &vec![1; 10_000], &0).to_string();
         assert!(long.len() < 700 && long.contains("bytes in all"), "{long}");
     }

@@ -58,7 +58,7 @@ pub(crate) async fn existing(store: &Store, key: &Key) -> Result<Object, Failure
 /// The next batch, within reason.
 pub(crate) async fn next(watch: &mut Watch) -> Result<Arc<Batch>, Failure> {
     match timeout(PATIENCE, watch.next()).await {
-        Err(_) => Err(Failure::new(format!("the watch told nothing for {PATIENCE:?}"))),
+        Err(_) => Err(Failure::late(format!("the watch told nothing for {PATIENCE:?}"))),
         Ok(None) => Err(Failure::new("the watch ended without an error")),
         Ok(Some(batch)) => Ok(batch?),
     }

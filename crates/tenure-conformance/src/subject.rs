@@ -58,6 +58,8 @@ pub struct Behaviour {
     pub about: &'static str,
     /// Whether it applies; the error says why not.
     pub needs: Needs,
+    /// Whether it depends on lives that the machine has to keep up with.
+    pub(crate) is_timed: bool,
     pub(crate) run: fn(Context) -> BoxFuture<'static, Result<(), Failure>>,
 }
 
@@ -146,6 +148,7 @@ macro_rules! behaviour {
                 $($crate::subject::need::$need(_caps, _subject)?;)*
                 Ok(())
             },
+            is_timed: [$(stringify!($need)),*].iter().any(|need| matches!(*need, "ttl" | "real_time")),
             run: |ctx| Box::pin($function(ctx)),
         }
     };

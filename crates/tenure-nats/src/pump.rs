@@ -29,6 +29,9 @@ const CATCH_UP: u64 = 4_096;
 const AT_ONCE: usize = 64;
 /// What was just stored may still be on its way to us.
 const GRACE: Duration = Duration::from_millis(150);
+/// So often it is waited for once more, if it cannot be read back and nothing says that it was lost: a
+/// busy server tells late, and whoever watches would list everything again.
+const GRACES: u32 = 12;
 /// Subjects whose end was told last.
 const ENDED: usize = 4_096;
 
@@ -86,6 +89,7 @@ impl Shared {
             position,
             ended: Ended::default(),
             behind: None,
+            was_cut: false,
         };
         self.home.spawn(worker.run(told, self.line.link.clone(), self.options.poll_interval));
         Ok(Tap { feed, heard })
@@ -98,8 +102,15 @@ struct Worker {
     /// Every message up to this one was told or needs no telling.
     position: watch::Sender<u64>,
     ended: Ended,
-    /// A last sequence that the server named and that was not heard of yet.
-    behind: Option<u64>,
+    behind: Option<Behind>,
+    /// The connection was away, and what was told meanwhile was told to nobody.
+    was_cut: bool,
+}
+
+/// A last sequence that the server named and that was not heard of yet.
+struct Behind {
+    last: u64,
+    graces: u32,
 }
 
 impl Worker {
@@ -113,8 +124,7 @@ impl Worker {
                     None => break,
                 },
                 changed = link.changed() => match changed {
-                    // Whatever was told while the connection was away was told to nobody.
-                    Ok(()) => { look_in = GRACE; None }
+                    Ok(()) => { (look_in, self.was_cut) = (GRACE, true); None }
                     Err(_) => break,
                 },
                 () = tokio::time::sleep(look_in) => None,
@@ -145,7 +155,8 @@ impl Worker {
     async fn hear(&mut self, shared: &Shared, stored: Stored) {
         let sequence = stored.sequence;
         if sequence > self.position() + 1 {
-            self.catch_up(shared, sequence - 1).await;
+            // They are told in order, so what was skipped will not come.
+            self.catch_up(shared, sequence - 1, true).await;
         }
         if sequence == self.position() + 1 {
             self.tell(shared, &stored);
@@ -157,20 +168,30 @@ impl Worker {
         let Ok(last) = shared.last_sequence().await else { return poll };
         let position = self.position();
         match self.behind.take() {
-            Some(behind) if behind > position => {
-                self.catch_up(shared, behind).await;
+            Some(behind) if behind.last > position => {
+                let is_lost = behind.graces == 0 || self.was_cut;
+                if !self.catch_up(shared, behind.last, is_lost).await {
+                    let graces = behind.graces.saturating_sub(1);
+                    self.behind = Some(Behind { graces, ..behind });
+                    return GRACE;
+                }
+                self.was_cut = false;
                 poll
             }
             _ if last > position => {
-                self.behind = Some(last);
+                self.behind = Some(Behind { last, graces: GRACES });
                 GRACE
             }
-            _ => poll,
+            _ => {
+                self.was_cut = false;
+                poll
+            }
         }
     }
 
-    /// Reads what was not heard, up to this sequence.
-    async fn catch_up(&mut self, shared: &Shared, until: u64) {
+    /// Reads what was not heard, up to this sequence. `false` if it cannot be read and may still be on
+    /// its way.
+    async fn catch_up(&mut self, shared: &Shared, until: u64, is_lost: bool) -> bool {
         let position = self.position();
         let found = match until - position {
             0..=CATCH_UP => read_back(shared, position + 1, until).await,
@@ -178,6 +199,7 @@ impl Worker {
         };
         match found {
             Ok(Some(all)) => all.iter().for_each(|stored| self.tell(shared, stored)),
+            Ok(None) if !is_lost => return false,
             Ok(None) => {
                 tracing::info!(after = position, until, "watchers missed changes and list again");
                 self.feed.reset(until);
@@ -186,6 +208,7 @@ impl Worker {
             // Not now; the next message or look tries again.
             Err(error) => tracing::debug!(%error, "cannot read what was missed"),
         }
+        true
     }
 
     fn tell(&mut self, shared: &Shared, stored: &Stored) {

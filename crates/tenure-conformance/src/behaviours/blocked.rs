@@ -1,7 +1,5 @@
 //! A program that blocks its own runtime: what holds its leases must not depend on it.
 
-use std::time::Duration;
-
 use tenure::lease::{Coordinator, Scope, Terms};
 use tenure::store::{Commit, Put};
 use tokio::sync::oneshot;
@@ -10,9 +8,6 @@ use super::leases::soon;
 use crate::context::Context;
 use crate::subject::behaviour;
 use crate::{Behaviour, Failure};
-
-/// A life that leaves a busy machine some room.
-const LIFE: Duration = Duration::from_millis(1200);
 
 pub(super) fn all() -> Vec<Behaviour> {
     vec![behaviour!(
@@ -42,7 +37,7 @@ async fn hold_and_block(ctx: Context, scope: Scope) -> Result<(), Failure> {
     // Opened here: tasks that the store may start belong to this runtime, too.
     let store = ctx.open_brief().await?;
     let coordinator = Coordinator::builder(store.clone()).name("blocked").start()?;
-    let life = ctx.ttl_of(LIFE);
+    let life = ctx.ttl_of(ctx.life() * 4 / 3);
     let lease = coordinator.acquire(&scope, &Terms::new().ttl(life)).await?;
     let blocked = tokio::spawn(async move {
         std::thread::sleep(life * 3);
@@ -50,7 +45,7 @@ async fn hold_and_block(ctx: Context, scope: Scope) -> Result<(), Failure> {
         (lease.loss(), lease)
     });
     let (loss, lease) = blocked.await?;
-    ensure_eq!(loss, None, "loss after three lives");
+    ensure_in_time!(loss.is_none(), "lost within three lives: {loss:?}");
     ensure!(coordinator.metrics().renewed.get() >= 3, "it was not renewed meanwhile");
     let write = Put::new(ctx.key("written"), lease.token().to_string());
     store.commit(Commit::from(write).fenced_by(&lease)).await?;

@@ -113,7 +113,7 @@ async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
         let renewed = renew(&b, &deed).await?;
         ensure!(renewed.remaining < renewed.ttl, "{renewed:?}");
         deed = deed.renewed(&renewed);
-        let holder = b.holder(&scope).await?.ok_or("it was released")?;
+        let holder = b.holder(&scope).await?.ok_or_else(|| Failure::late("nobody holds it"))?;
         ensure_eq!((holder.token, &holder.holder), (deed.token, &owner("client")?));
     }
     let taken = a.acquire(&scope, &terms(&ctx)).await;

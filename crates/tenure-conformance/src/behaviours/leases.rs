@@ -61,7 +61,7 @@ pub(super) fn terms(ctx: &Context) -> Terms {
 /// The result of something that must happen in time.
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
     let answer = tokio::time::timeout(PATIENCE * 2, future).await;
-    answer.map_err(|_| Failure::new(format!("{what}: nothing happened for {:?}", PATIENCE * 2)))
+    answer.map_err(|_| Failure::late(format!("{what}: nothing happened for {:?}", PATIENCE * 2)))
 }
 
 async fn a_scope_has_one_holder(ctx: Context) -> Result<(), Failure> {
@@ -83,7 +83,7 @@ async fn a_scope_has_one_holder(ctx: Context) -> Result<(), Failure> {
     let winners: Vec<Lease> = all_at_once(tasks).await?.into_iter().flatten().collect();
     ensure_eq!(winners.len(), 1, "winners");
     let Some(winner) = winners.into_iter().next() else { return Err(Failure::new("no winner")) };
-    ensure!(winner.is_valid() && winner.token() > 0, "the winner holds it: {winner:?}");
+    ensure_in_time!(winner.is_valid() && winner.token() > 0, "the winner holds it: {winner:?}");
     let other = ctx.coordinator("late").await?;
     match other.acquire(&scope, &terms(&ctx)).await {
         Err(Error::Held { holder, token, .. }) => {
@@ -224,11 +224,14 @@ async fn the_reconciler_recipe_holds(ctx: Context) -> Result<(), Failure> {
     let mut guard = a.acquire_or_steal().await?;
     let first = guard.token();
     guard.renew().await?;
-    ensure!(guard.is_valid(), "after a renewal");
+    ensure_in_time!(guard.is_valid(), "after a renewal");
     for other in [&b, &twin] {
         match other.try_steal_expired().await {
             Err(Error::Held { .. }) => {}
-            other => return Err(Failure::new(format!("a live lease was stolen: {other:?}"))),
+            other => {
+                ensure_in_time!(guard.is_valid(), "it ended too soon: {other:?}");
+                return Err(Failure::new(format!("a live lease was stolen: {other:?}")));
+            }
         }
     }
     ctx.pass(ctx.ttl() + ctx.slack()).await;

@@ -56,6 +56,6 @@ async fn what_needs_several_objects_is_refused_by_name(ctx: Context) -> Result<(
     }
     ctx.store().commit(Commit::new().check(target, Expect::Absent)).await?;
     ensure_eq!(coordinator.holder(&other).await?, None, "the holder of what was refused");
-    ensure!(lease.is_valid());
+    ensure_in_time!(lease.is_valid(), "{lease:?}");
     Ok(lease.release().await?)
 }

@@ -64,11 +64,11 @@ async fn the_same_owner_resumes_its_lease(ctx: Context) -> Result<(), Failure> {
     for wait in [Duration::ZERO, Duration::from_secs(5)] {
         let resumed = b.acquire(&scope, &mine.clone().resume().wait(wait)).await?.detach();
         ensure_eq!((resumed.token, &resumed.nonce), (deed.token, &deed.nonce));
-        ensure!(resumed.remaining > deed.ttl / 2, "{resumed:?}");
+        ensure_in_time!(resumed.remaining > deed.ttl / 2, "{resumed:?}");
     }
     let held = b.acquire(&scope, &mine.resume()).await?;
     ctx.pass(deed.ttl + ctx.slack()).await;
-    ensure!(held.is_valid(), "what is resumed is renewed: {held:?}");
+    ensure_in_time!(held.is_valid(), "what is resumed is renewed: {held:?}");
     held.release().await?;
     ensure!(a.holder(&scope).await?.is_none(), "after the release");
     Ok(())

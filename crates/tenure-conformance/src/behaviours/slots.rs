@@ -108,7 +108,10 @@ async fn a_group_grows_while_it_is_held(ctx: Context) -> Result<(), Failure> {
     a.slots(&group).resize(2).await?;
     let second = soon("the new slot", waiting).await???;
     ensure_eq!(a.slots(&group).count().await?, Some(2));
-    ensure!(first.is_valid() && second.is_valid() && first.index() != second.index(), "both hold");
+    ensure_in_time!(
+        first.is_valid() && second.is_valid() && first.index() != second.index(),
+        "both hold"
+    );
     first.into_lease().release().await?;
     Ok(second.into_lease().release().await?)
 }
@@ -122,7 +125,7 @@ async fn a_group_shrinks_without_evicting(ctx: Context) -> Result<(), Failure> {
     }
     b.slots(&group).resize(1).await?;
     ctx.pass(ctx.life()).await;
-    ensure!(held.iter().all(|slot| slot.is_valid()), "somebody was evicted");
+    ensure_in_time!(held.iter().all(|slot| slot.is_valid()), "somebody was evicted");
     // The lowest goes first, so that what remains lies above the new count.
     held.sort_by_key(SlotLease::index);
     for slot in held {

@@ -77,7 +77,7 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held(ctx: Context) -> Result<()
     for _ in 0..3 {
         ctx.pass(ctx.life()).await;
         for lease in &leases {
-            ensure!(lease.is_valid(), "{lease:?}");
+            ensure_in_time!(lease.is_valid(), "{lease:?}");
         }
         let taken = other.acquire(&ctx.scope("long-3")?, &terms(&ctx)).await;
         ensure!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
@@ -86,7 +86,8 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held(ctx: Context) -> Result<()
     for result in holder.heartbeat(&all).await {
         result?;
     }
-    ensure!(holder.metrics().renewed.get() >= 60, "{}", holder.metrics().renewed.get());
+    let renewed = holder.metrics().renewed.get();
+    ensure_in_time!(renewed >= 60, "renewed {renewed} times");
     for lease in leases {
         lease.release().await?;
     }
@@ -101,7 +102,7 @@ async fn a_failed_renewal_is_tried_again(ctx: Context) -> Result<(), Failure> {
         plan.next(Operation::Touch, fault);
     }
     ctx.pass(ctx.life() * 2).await;
-    ensure!(lease.is_valid(), "{lease:?}");
+    ensure_in_time!(lease.is_valid(), "{lease:?}");
     ensure!(holder.metrics().renewals_failed.get() >= 3, "no renewal failed");
     Ok(lease.release().await?)
 }
@@ -147,7 +148,7 @@ async fn a_holder_without_its_store_stops_before_the_next_one_starts(
     ensure!(stopped <= started, "the next one started {:?} early", stopped - started);
     ensure!(next.token() > token, "{} after {token}", next.token());
     let late = started.saturating_sub(lease.valid_until());
-    ensure!(late < ctx.life() + Duration::from_secs(2), "taken over {late:?} later");
+    ensure_in_time!(late < ctx.life() + Duration::from_secs(2), "taken over {late:?} later");
     Ok(next.release().await?)
 }
 
@@ -205,7 +206,7 @@ async fn a_holder_learns_who_took_its_lease(ctx: Context) -> Result<(), Failure>
     let expected = Loss::Taken { by: thief.owner().to_string(), token: taken.token() };
     ensure_eq!(loss, expected);
     ensure!(lease.release().await.is_err(), "released what another holds");
-    ensure!(taken.is_valid(), "{taken:?}");
+    ensure_in_time!(taken.is_valid(), "{taken:?}");
     Ok(taken.release().await?)
 }
 
@@ -238,6 +239,6 @@ async fn renewals_that_overlap_all_succeed(ctx: Context) -> Result<(), Failure> 
     for _ in 0..5 {
         futures::future::try_join_all((0..6).map(|_| lease.renew())).await?;
     }
-    ensure!(lease.is_valid());
+    ensure_in_time!(lease.is_valid(), "{lease:?}");
     Ok(lease.release().await?)
 }

@@ -68,6 +68,10 @@ pub(crate) enum Flaw {
     TouchLies,
     /// A touch does not compare the revision.
     TouchIgnoresRevision,
+    /// A touch takes longer than a lease of a second can wait for. Not wrong, but slow.
+    TouchDawdles,
+    /// No touch ever succeeds.
+    TouchFails,
     /// A put merges labels into the old ones.
     MergesLabels,
     /// A refusal tells the numbers of some other time.
@@ -266,6 +270,8 @@ impl Backend for Broken {
                 let yes = |t: Touch| Ok(Touched { revision: t.revision, ttl: t.ttl });
                 return Ok(touches.into_iter().map(yes).collect());
             }
+            Flaw::TouchDawdles => tokio::time::sleep(Duration::from_millis(1_200)).await,
+            Flaw::TouchFails => return Err(Error::unavailable("memory", "never again")),
             Flaw::TouchIgnoresRevision => {
                 for touch in &mut touches {
                     if let Some(object) = self.inner.get(&touch.key).await? {

@@ -73,6 +73,7 @@ const TEETH: &[(Flaw, &[&str])] = &[
     (Flaw::TouchBumps, &["a_touch_changes_nothing_else", "a_touch_wakes_no_watcher"]),
     (Flaw::TouchLies, &["a_touch_starts_the_life_anew", "touches_stand_alone_and_answer_in_order"]),
     (Flaw::TouchIgnoresRevision, &["touches_stand_alone_and_answer_in_order"]),
+    (Flaw::TouchFails, &["a_lease_is_renewed_for_as_long_as_it_is_held"]),
     (Flaw::MergesLabels, &["labels_are_replaced_as_a_whole"]),
     (Flaw::ConflictLies, &["a_stale_version_conflicts_and_a_gone_object_is_not_found"]),
 ];
@@ -124,4 +125,24 @@ async fn the_whole_suite_reports_what_fails_and_goes_on() {
     assert_eq!(summary.failed, failed.len());
     assert!(failed.contains("an_expired_lease_fences_out"), "{failed:?}");
     assert!(summary.failed < 15 && summary.passed > 90, "{summary:?}: {failed:?}");
+}
+
+/// How this went on a store with this flaw, and how often it was tried.
+async fn tried(flaw: Flaw, name: &str) -> (Outcome, u32) {
+    let behaviour = behaviours().into_iter().find(|behaviour| behaviour.name == name).unwrap();
+    let report = run_one(&broken(flaw), &behaviour).await;
+    (report.outcome, report.tries)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_too_late_gets_more_time_and_what_is_wrong_does_not() {
+    let renewed = "a_lease_is_renewed_for_as_long_as_it_is_held";
+    let (slow, dead, wrong) = tokio::join!(
+        tried(Flaw::TouchDawdles, renewed),
+        tried(Flaw::TouchFails, renewed),
+        tried(Flaw::IgnoresTokens, "an_expired_lease_fences_out"),
+    );
+    assert!(matches!(slow, (Outcome::Passed, 2..)), "{slow:?}");
+    assert!(matches!(dead, (Outcome::Failed(_), 3)), "{dead:?}");
+    assert!(matches!(wrong, (Outcome::Failed(_), 1)), "{wrong:?}");
 }
