@@ -9,6 +9,7 @@
 //! What seldom happens is boxed: a commit is a future on the heap, and a small one costs less to make.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::random::{SystemRandom, below};
@@ -25,6 +26,8 @@ use crate::stored::Known;
 /// How often others may be quicker before the caller is told to try later.
 const ATTEMPTS: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(4);
+/// What a commit may take less than its time.
+const SPARE: Duration = Duration::from_millis(500);
 
 /// One object as the rules see it.
 pub(crate) struct Single<'a>(pub(crate) &'a Known);
@@ -62,27 +65,56 @@ impl Shared {
         };
         let subject = self.subjects.of(key);
         let guess = self.memory.recall(&subject).or_else(|| guess(commit));
-        let (mut base, mut fresh) = match guess {
-            Some(base) => (base, false),
-            None => (Box::pin(self.look(&subject, key)).await?, true),
-        };
+        if let Some(base) = guess.filter(|_| self.is_up())
+            && let Ok((committed, Some(replacement))) = self.decide(commit, &base)
+            && let Published::Stored(known) = self.publish(&subject, &base, replacement).await?
+        {
+            return Ok(settled(committed, known.sequence));
+        }
+        // On remembered grounds nobody is refused, and nothing is said to be as it should.
+        let sent = AtomicBool::new(false);
+        let seen = Box::pin(self.commit_seen(commit, &subject, key, &sent));
+        let settled = tokio::time::timeout(self.rest(), seen).await;
+        settled.unwrap_or_else(|_| {
+            let why = format!("{key} was not settled within {:?}", self.rest());
+            Err(match sent.into_inner() {
+                true => Error::unknown(BACKEND, why),
+                false => Error::unavailable(BACKEND, why),
+            })
+        })
+    }
+
+    /// What of the time for a commit is left after a first try, with a little for the last wake-up.
+    pub(crate) fn rest(&self) -> Duration {
+        let patience = self.options.reply_timeout;
+        patience.saturating_sub(SPARE).max(patience / 2)
+    }
+
+    /// The longest that a commit takes: a first try, and the rest.
+    pub(crate) fn commit_within(&self) -> Duration {
+        self.options.reply_timeout * 2
+    }
+
+    /// The same on what its leader says. Notes when a write may be under way.
+    async fn commit_seen(
+        &self,
+        commit: &Commit,
+        subject: &str,
+        key: &Key,
+        sent: &AtomicBool,
+    ) -> Result<Committed> {
         for attempt in 0..ATTEMPTS {
-            match self.decide(commit, &base) {
-                Ok((committed, None)) if fresh => return Ok(committed),
-                Err(error) if fresh => return Err(error),
-                Ok((mut committed, Some(replacement))) => {
-                    match self.publish(&subject, &base, replacement).await? {
-                        Published::Stored(known) => {
-                            settle(&mut committed, known.sequence);
-                            return Ok(committed);
-                        }
-                        Published::Refused => Box::pin(breathe(attempt)).await,
-                    }
+            let base = self.look(subject, key).await?;
+            let (committed, replacement) = self.decide(commit, &base)?;
+            let Some(replacement) = replacement else { return Ok(committed) };
+            sent.store(true, Ordering::Relaxed);
+            match self.publish(subject, &base, replacement).await? {
+                Published::Stored(known) => return Ok(settled(committed, known.sequence)),
+                Published::Refused => {
+                    sent.store(false, Ordering::Relaxed);
+                    breathe(attempt).await;
                 }
-                // On remembered grounds nobody is refused, and nothing is said to be as it should.
-                Ok((_, None)) | Err(_) => {}
             }
-            (base, fresh) = (Box::pin(self.look(&subject, key)).await?, true);
         }
         Err(Error::unavailable(BACKEND, format!("others wrote {key} first, {ATTEMPTS} times")))
     }
@@ -120,8 +152,8 @@ fn guess(commit: &Commit) -> Option<Known> {
     absent.then_some(Known::NOTHING)
 }
 
-/// Puts the drawn sequence where the answer has a place for it.
-fn settle(committed: &mut Committed, sequence: u64) {
+/// The answer with the drawn sequence where it has a place for it.
+fn settled(mut committed: Committed, sequence: u64) -> Committed {
     let own = |number: &mut u64| {
         if *number == OWN {
             *number = sequence;
@@ -139,6 +171,7 @@ fn settle(committed: &mut Committed, sequence: u64) {
             Written::Unchanged(_) | Written::Absent => {}
         }
     }
+    committed
 }
 
 /// Whoever was refused again and again steps aside for a moment.

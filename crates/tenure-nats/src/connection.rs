@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::client::RequestErrorKind;
+use async_nats::client::{RequestError, RequestErrorKind};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request};
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -47,6 +47,18 @@ pub(crate) enum Trouble {
     Unsent(String),
     /// It may have happened, or may happen yet.
     Unanswered(String),
+}
+
+impl From<RequestError> for Trouble {
+    fn from(error: RequestError) -> Self {
+        match error.kind() {
+            RequestErrorKind::NoResponders => Self::nobody(),
+            RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
+                Self::Unsent(format!("the request was refused by the client: {error}"))
+            }
+            _ => Self::Unanswered(format!("no answer: {error}")),
+        }
+    }
 }
 
 impl Trouble {
@@ -138,6 +150,15 @@ impl Connection {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Whether a request from here would leave at once.
+    pub(crate) fn is_up(&self) -> bool {
+        self.line(self.near.home.is_here()).link.borrow().up
+    }
+
+    fn line(&self, near: bool) -> &Line {
+        if near { &self.near.line } else { &self.line }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -155,7 +176,7 @@ impl Connection {
             return Err(Trouble::Unsent("the store was closed".into()));
         }
         let near = self.near.home.is_here();
-        let line = if near { &self.near.line } else { &self.line };
+        let line = self.line(near);
         if !line.link.borrow().up {
             Box::pin(back(&mut line.link.clone(), patience)).await?;
         }
@@ -209,13 +230,7 @@ async fn ask_alone(
             return Err(Trouble::Unanswered("the connection broke before the answer".into()));
         }
     };
-    reply.map_err(|error| match error.kind() {
-        RequestErrorKind::NoResponders => Trouble::nobody(),
-        RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
-            Trouble::Unsent(format!("the request was refused by the client: {error}"))
-        }
-        _ => Trouble::Unanswered(format!("no answer within {patience:?}: {error}")),
-    })
+    reply.map_err(Trouble::from)
 }
 
 /// Waits for a lost connection.

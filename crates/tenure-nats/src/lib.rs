@@ -163,6 +163,10 @@ impl Backend for NatsStore {
         self.handle.shared.commit(&commit).await
     }
 
+    fn commit_within(&self) -> Option<Duration> {
+        Some(self.handle.shared.commit_within())
+    }
+
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
         self.handle.shared.touch(touches).await
     }

@@ -83,7 +83,10 @@ impl Shared {
     /// came after the earliest possible end of the old life, and then it is looked after.
     async fn confirm(&self, subject: &str) -> Result<()> {
         tokio::time::sleep(SETTLE).await;
-        let now = self.last(subject).await.map_err(|error| Error::unknown(BACKEND, error))?;
+        let slow =
+            |_| Error::unknown(BACKEND, "it was not answered in time whether it is in place");
+        let now = tokio::time::timeout(self.rest(), self.last(subject)).await.map_err(slow)?;
+        let now = now.map_err(|error| Error::unknown(BACKEND, error))?;
         // Another writer may have replaced or deleted it since; only an expiry is suspicious.
         if now.is_none_or(|now| now.gone == Some(Cause::Expired)) {
             self.memory.forget(subject);

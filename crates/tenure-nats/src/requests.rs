@@ -3,7 +3,7 @@
 //! A client that writes every request to the socket as it comes pays a call of the kernel for each,
 //! here and at the server. So whoever has a request while others are under way lets everybody else
 //! who is ready come first, and then hands over what all of them have left, in one go. A request that
-//! is alone goes at once.
+//! is alone goes at once, and so do a few together: the server is to begin while the next come.
 //!
 //! Whoever hands over does so on its own runtime. So this is for a line that serves one runtime: there,
 //! nobody waits for another runtime that may be blocked.
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use async_nats::{Client, HeaderMap, Message, StatusCode, Subscriber};
+use async_nats::{Client, HeaderMap, Message, Request, StatusCode, Subscriber};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use futures::{FutureExt as _, StreamExt as _};
@@ -24,17 +24,20 @@ use crate::connection::{Link, Trouble};
 
 /// Requests under way at once; whoever has more than that to ask is told so.
 const AT_ONCE: usize = 65_536;
+/// Requests that wait for no more company.
+const ENOUGH: usize = 8;
 /// How often it is looked who has waited too long. One look at all costs less than a timer for each.
 const LOOK: Duration = Duration::from_millis(100);
 
 type Answer = Result<Message, Trouble>;
 
+/// Where a request goes, its headers and its payload.
+type Content = (String, HeaderMap, Bytes);
+
 /// A request that is ready to go.
 struct Ready {
     number: u64,
-    subject: String,
-    headers: HeaderMap,
-    payload: Bytes,
+    content: Content,
 }
 
 /// Somebody who waits for an answer.
@@ -56,7 +59,8 @@ impl Waiting {
 struct State {
     drawn: u64,
     waiting: HashMap<u64, Waiting, RandomState>,
-    /// Noted, not handed over. The one who found this empty does it for all.
+    /// Noted, not handed over. The one who found this empty does it for all, unless it has become
+    /// enough before.
     ready: VecDeque<Ready>,
 }
 
@@ -112,27 +116,52 @@ impl Requests {
     ) -> Answer {
         let (sender, answer) = oneshot::channel();
         let until = self.clock.uptime().saturating_add(patience);
-        let (number, is_first, is_alone) = {
-            let mut state = lock(&self.state);
-            if state.waiting.len() >= AT_ONCE {
-                return Err(Trouble::Unsent(format!("{AT_ONCE} requests are under way")));
+        let waiting = Waiting { answer: sender, until, patience };
+        let (_noted, part) = self.note(waiting, (subject, headers, payload))?;
+        match part {
+            Part::Alone(content) => return self.ask_alone(content, answer).await,
+            Part::Left => {}
+            Part::Now | Part::Later => {
+                let mut turn = Turn { requests: self, is_over: false };
+                if matches!(part, Part::Later) {
+                    tokio::task::yield_now().await;
+                }
+                Box::pin(turn.hand_over()).await;
             }
-            state.drawn += 1;
-            let number = state.drawn;
-            state.waiting.insert(number, Waiting { answer: sender, until, patience });
-            state.ready.push_back(Ready { number, subject, headers, payload });
-            (number, state.ready.len() == 1, state.waiting.len() == 1)
-        };
-        let _noted = Noted { state: &self.state, number };
-        if is_first {
-            let mut turn = Turn { requests: self, is_over: false };
-            if !is_alone {
-                tokio::task::yield_now().await;
-            }
-            Box::pin(turn.hand_over()).await;
         }
-        let broke = |_| Trouble::Unanswered("the connection broke before the answer".into());
         answer.await.map_err(broke)?
+    }
+
+    /// Notes who waits, and what is to be sent unless it is alone.
+    fn note(&self, waiting: Waiting, content: Content) -> Result<(Noted<'_>, Part), Trouble> {
+        let mut state = lock(&self.state);
+        if state.waiting.len() >= AT_ONCE {
+            return Err(Trouble::Unsent(format!("{AT_ONCE} requests are under way")));
+        }
+        state.drawn += 1;
+        let number = state.drawn;
+        let is_alone = state.waiting.is_empty();
+        state.waiting.insert(number, waiting);
+        let noted = Noted { state: &self.state, number };
+        if is_alone {
+            return Ok((noted, Part::Alone(content)));
+        }
+        state.ready.push_back(Ready { number, content });
+        Ok((noted, Part::of(state.ready.len())))
+    }
+
+    /// A request with no other under way: whoever reads the connection hands its answer straight on.
+    async fn ask_alone(
+        &self,
+        (subject, headers, payload): Content,
+        given_up: oneshot::Receiver<Answer>,
+    ) -> Answer {
+        let request = Request::new().headers(headers).payload(payload).timeout(None);
+        tokio::select! {
+            biased;
+            reply = self.client.send_request(subject, request) => reply.map_err(Trouble::from),
+            why = given_up => why.map_err(broke)?,
+        }
     }
 
     /// Resolves when nobody waits for an answer any more, or after this long.
@@ -147,7 +176,7 @@ impl Requests {
     }
 
     async fn publish(&self, ready: Ready) {
-        let Ready { number, subject, headers, payload } = ready;
+        let Ready { number, content: (subject, headers, payload) } = ready;
         let mut unsent = Unsent { requests: self, number: Some(number) };
         let mut reply = String::with_capacity(self.inbox.len() + 20);
         reply.push_str(&self.inbox);
@@ -166,6 +195,29 @@ impl Requests {
         if let Some(waiting) = lock(&self.state).waiting.remove(&number) {
             // Whoever has given up does not listen any more.
             let _ = waiting.answer.send(answer);
+        }
+    }
+}
+
+/// What falls to somebody with a request, as to handing over.
+enum Part {
+    /// No other is under way, and this is still to be sent.
+    Alone(Content),
+    /// All that is ready, at once.
+    Now,
+    /// All that is ready once everybody else had a chance to add to it.
+    Later,
+    /// Nothing: somebody else does it.
+    Left,
+}
+
+impl Part {
+    /// With so many ready, the own request included.
+    fn of(ready: usize) -> Self {
+        match ready {
+            0 | 1 => Self::Later,
+            _ if ready >= ENOUGH => Self::Now,
+            _ => Self::Left,
         }
     }
 }
@@ -229,6 +281,10 @@ impl Drop for Noted<'_> {
     }
 }
 
+fn broke(_: oneshot::error::RecvError) -> Trouble {
+    Trouble::Unanswered("the connection broke before the answer".into())
+}
+
 /// Sorts answers until nobody asks any more.
 async fn sort(
     mut answers: Subscriber,
@@ -284,5 +340,19 @@ async fn look(state: Weak<Mutex<State>>, clock: SharedClock) {
             state.waiting.extract_if(|_, waiting| waiting.until <= now).map(|(_, w)| w).collect();
         drop(state);
         late.into_iter().for_each(Waiting::give_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_the_last_of_enough_hand_over() {
+        assert!(matches!(Part::of(1), Part::Later));
+        assert!(matches!(Part::of(2), Part::Left));
+        assert!(matches!(Part::of(ENOUGH), Part::Now));
+        // Whoever was to do it may not be there yet, so nobody relies on that.
+        assert!(matches!(Part::of(ENOUGH + 1), Part::Now));
     }
 }

@@ -87,7 +87,10 @@ impl State {
 
     fn is(&self, entry: &Entry, wanted: &Entry, id: &str) -> bool {
         entry.hash == wanted.hash
-            && self.slots.get(entry.slot).is_some_and(|slot| slot.near().id.bytes() == id.as_bytes())
+            && self
+                .slots
+                .get(entry.slot)
+                .is_some_and(|slot| slot.near().id.bytes() == id.as_bytes())
     }
 
     /// The row in a slot whose key is not at hand.
