@@ -142,7 +142,7 @@ fn print_report(report: &Report, json: bool) -> std::io::Result<()> {
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
         let tries = match report.tries {
             1 => String::new(),
-            tries => format!(" (tried {tries} times, with longer lives: this machine is busy)"),
+            tries => format!(" (tried {tries} times, with longer lives)"),
         };
         writeln!(out, "{word:<6}  {name}{tries}{why}")?;
     }

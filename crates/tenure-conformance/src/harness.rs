@@ -240,7 +240,11 @@ impl std::fmt::Debug for Trials {
 }
 
 async fn behave(subject: Subject, behaviour: Behaviour) -> Result<(), Failure> {
-    passed(run_one(&subject, &behaviour).await.outcome)
+    let report = run_one(&subject, &behaviour).await;
+    if report.tries > 1 {
+        eprintln!("{}: tried {} times, with longer lives", report.name, report.tries);
+    }
+    passed(report.outcome)
 }
 
 fn passed(outcome: Outcome) -> Result<(), Failure> {

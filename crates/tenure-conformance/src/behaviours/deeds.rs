@@ -110,10 +110,13 @@ async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
     ensure!(deed.remaining > Duration::ZERO && deed.remaining < deed.ttl, "{deed:?}");
     for _ in 0..9 {
         ctx.pass(deed.ttl / 3).await;
+        let before = ctx.uptime();
         let renewed = renew(&b, &deed).await?;
         ensure!(renewed.remaining < renewed.ttl, "{renewed:?}");
         deed = deed.renewed(&renewed);
-        let holder = b.holder(&scope).await?.ok_or_else(|| Failure::late("nobody holds it"))?;
+        let holder = b.holder(&scope).await?;
+        ensure_in_time!(ctx.uptime() < before + deed.ttl, "asked after its life: {holder:?}");
+        let holder = holder.ok_or("it was released")?;
         ensure_eq!((holder.token, &holder.holder), (deed.token, &owner("client")?));
     }
     let taken = a.acquire(&scope, &terms(&ctx)).await;

@@ -83,7 +83,8 @@ async fn a_scope_has_one_holder(ctx: Context) -> Result<(), Failure> {
     let winners: Vec<Lease> = all_at_once(tasks).await?.into_iter().flatten().collect();
     ensure_eq!(winners.len(), 1, "winners");
     let Some(winner) = winners.into_iter().next() else { return Err(Failure::new("no winner")) };
-    ensure_in_time!(winner.is_valid() && winner.token() > 0, "the winner holds it: {winner:?}");
+    ensure!(winner.token() > 0, "the winner has a token: {winner:?}");
+    ensure_in_time!(winner.is_valid(), "the winner holds it: {winner:?}");
     let other = ctx.coordinator("late").await?;
     match other.acquire(&scope, &terms(&ctx)).await {
         Err(Error::Held { holder, token, .. }) => {

@@ -51,13 +51,17 @@ async fn touch_one(ctx: &Context, touch: Touch) -> Result<tenure::Result<Touched
 async fn a_touch_starts_the_life_anew(ctx: Context) -> Result<(), Failure> {
     let (kept, left) = (ctx.key("kept"), ctx.key("left"));
     let life = ctx.ttl_of(ctx.ttl() * 3 / 2);
+    let mut begun = ctx.uptime();
     let mut revision = put(ctx.store(), Put::new(kept.clone(), "v").ttl(life)).await?.revision;
     put(ctx.store(), Put::new(left.clone(), "v").ttl(life)).await?;
     let mut ends = Duration::ZERO;
     for _ in 0..3 {
         ctx.pass(life / 2).await;
+        let now = ctx.uptime();
         let touched = touch_one(&ctx, touch(&kept, revision, life)).await?;
-        let touched = touched.map_err(|error| Failure::late(format!("touched: {error}")))?;
+        ensure_in_time!(ctx.uptime() < begun + life, "touched after its life: {touched:?}");
+        let touched = touched?;
+        begun = now;
         ensure!(touched.ttl >= life, "granted {:?} of {life:?}", touched.ttl);
         revision = touched.revision;
         ends = ctx.uptime() + touched.ttl;

@@ -307,7 +307,8 @@ async fn an_equal_put_starts_the_life_anew(ctx: Context) -> Result<(), Failure> 
     ensure!(matches!(done.writes[..], [Written::Unchanged(_)]), "{:?}", done.writes);
     ctx.pass_until(before + life * 3 / 4).await;
     let object = ctx.store().get(&key).await?;
-    let object = object.ok_or_else(|| Failure::late("it did not start its life anew"))?;
+    ensure_in_time!(ctx.uptime() < before + life, "asked after its life: {object:?}");
+    let object = object.ok_or("it did not start its life anew")?;
     ensure_eq!(object.version, 1);
     match ctx.caps().touch_keeps_revision {
         true => ensure_eq!(object.revision, first.revision),
