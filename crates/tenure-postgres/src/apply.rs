@@ -12,8 +12,10 @@ use crate::overlay::{Fate, Overlay};
 use crate::row::{labels_text, signed, ttl_ms};
 use crate::tid::Tid;
 
-pub(crate) const REMOVE: &str =
-    "delete from objects o using unnest($1::tid[]) as w (place) where o.ctid = w.place";
+/// Should a row not be where it was, the division by zero makes sure that nothing is committed.
+pub(crate) const REMOVE: &str = "with removed as ( \
+       delete from objects o using unnest($1::tid[]) as w (place) where o.ctid = w.place returning 1) \
+     select 1 / ((select count(*) from removed) = $2::bigint)::integer";
 
 pub(crate) const FREE_NAMES: &str = "update objects o set name = null \
      from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id) w \

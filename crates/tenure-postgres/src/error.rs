@@ -17,6 +17,8 @@ pub(crate) struct Failure {
     pub(crate) transient: bool,
     /// The server choked on a value, not on the state it is in: another request may fare better.
     pub(crate) blames_request: bool,
+    /// A row was not where it had been read: somebody changed it who takes no part in the counter.
+    pub(crate) moved: bool,
 }
 
 impl Failure {
@@ -26,13 +28,14 @@ impl Failure {
             error: Error::unavailable(BACKEND, format!("{what} got no answer within {after:?}")),
             transient: false,
             blames_request: false,
+            moved: false,
         }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, transient: false, blames_request: false }
+        Self { error, transient: false, blames_request: false, moved: false }
     }
 }
 
@@ -40,7 +43,7 @@ impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(db) = error.as_db_error() else {
             let error = Error::unavailable(BACKEND, format!("the connection failed: {error}"));
-            return Self { error, transient: true, blames_request: false };
+            return Self { error, transient: true, blames_request: false, moved: false };
         };
         let code = db.code();
         let class = &code.code()[..2];
@@ -48,7 +51,8 @@ impl From<tokio_postgres::Error> for Failure {
         let transient = matches!(class, "08" | "40" | "57")
             || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
         let blames_request = matches!(class, "22" | "23" | "54");
-        Self { error: meaning(db), transient, blames_request }
+        let moved = *code == SqlState::DIVISION_BY_ZERO;
+        Self { error: meaning(db), transient, blames_request, moved }
     }
 }
 

@@ -150,7 +150,8 @@ impl Committer {
         let Some((ready, known)) = &mut self.session else { return };
         known.forget();
         let (client, statements) = (&ready.session.client, &ready.statements);
-        let transaction = Transaction { shared: &self.shared, client, statements, joins: false };
+        let shared = &self.shared;
+        let transaction = Transaction { shared, client, statements, joins: false, locks: false };
         let _ = transaction.run(&[], known).await;
         known.forget();
     }

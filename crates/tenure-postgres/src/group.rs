@@ -130,13 +130,21 @@ impl Committer {
 
     /// Runs a group, again if it is certain that nothing was applied and another attempt may help.
     async fn attempt(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
+        let mut locks = false;
         for attempt in 1.. {
-            let error = match self.once(jobs).await {
+            let error = match self.once(jobs, locks).await {
                 Err(Broken::Before(failure)) => failure,
                 other => return other,
             };
             // A refused statement leaves the transaction open; a fresh session is the simple cure.
             self.session = None;
+            if !locks && error.moved {
+                tracing::debug!(
+                    "a row was changed by another program; again, with all of them locked"
+                );
+                locks = true;
+                continue;
+            }
             if !error.transient || attempt >= ATTEMPTS {
                 return Err(error.into());
             }
@@ -146,7 +154,7 @@ impl Committer {
         unreachable!("the loop ends by returning")
     }
 
-    async fn once(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    async fn once(&mut self, jobs: &[Job], locks: bool) -> Result<Outcome, Broken> {
         let (ready, mut known) = match self.session.take() {
             Some(open) if !open.0.session.client.is_closed() => open,
             _ => {
@@ -155,7 +163,8 @@ impl Committer {
             }
         };
         let (client, statements) = (&ready.session.client, &ready.statements);
-        let transaction = Transaction { shared: &self.shared, client, statements, joins: false };
+        let shared = &self.shared;
+        let transaction = Transaction { shared, client, statements, joins: false, locks };
         let works: Vec<_> = jobs.iter().map(|job| &job.request).collect();
         let outcome = transaction.run(&works, &mut known).await?;
         self.session = Some((ready, known));

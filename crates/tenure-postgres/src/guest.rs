@@ -118,7 +118,7 @@ async fn finish(
     guest.resume(&shared).await?;
     let work = Work::Commit(commit);
     let (client, statements) = (&guest.session.client, &guest.statements);
-    let transaction = Transaction { shared: &shared, client, statements, joins: true };
+    let transaction = Transaction { shared: &shared, client, statements, joins: true, locks: true };
     match transaction.run(&[&work], &mut Known::default()).await {
         Ok(mut outcome) => {
             shared.pump.committed(&outcome.steps);

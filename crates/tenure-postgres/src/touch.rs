@@ -323,7 +323,7 @@ fn stored(touch: &Touch, row: &SqlRow) -> Row {
 async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
     let session = shared.connector.open(Role::Touch).await.map_err(|error| {
         let transient = matches!(error, Error::Unavailable { .. });
-        Failure { error, transient, blames_request: false }
+        Failure { error, transient, blames_request: false, moved: false }
     })?;
     let patience = shared.connector.options.reply_timeout;
     let meta = format!(

@@ -84,7 +84,7 @@ pub(crate) struct Outcome {
 pub(crate) async fn connect(shared: &Shared, role: Role) -> Result<(Session, Statements), Failure> {
     let session = shared.connector.open(role).await.map_err(|error| {
         let transient = matches!(error, Error::Unavailable { .. });
-        Failure { error, transient, blames_request: false }
+        Failure { error, transient, blames_request: false, moved: false }
     })?;
     let prepare = prepare(&session.client);
     let patience = shared.connector.options.reply_timeout;
@@ -160,6 +160,8 @@ pub(crate) struct Transaction<'a> {
     /// The transaction is open and holds SQL of the caller's, for the only commit of the group: it
     /// ends as that commit does, even if nothing else is written.
     pub(crate) joins: bool,
+    /// Every row is locked as it is read, not only those that touches change without the counter.
+    pub(crate) locks: bool,
 }
 
 /// The counter row as it was locked.
@@ -222,6 +224,7 @@ impl Transaction<'_> {
         let (mortal, other) = (concerned.mortal(), concerned.other());
         let names = concerned.names();
         let Statements { lock, rows, locked_rows, named, clock, .. } = self.statements;
+        let rows = if self.locks { locked_rows } else { rows };
         let sent = self.shared.time.sent();
         // Polled together, they travel together.
         let ((), (locked, (mortal, (other, (named, clock))))) = try_join(
@@ -254,7 +257,7 @@ impl Transaction<'_> {
         // A row taken for one without a time to live may have one: then it must be locked after all.
         let mut surprises = Keys::default();
         for row in &other {
-            if row.get::<_, Option<i64>>(COLUMN_COUNT - 1).is_some() {
+            if !self.locks && row.get::<_, Option<i64>>(COLUMN_COUNT - 1).is_some() {
                 surprises.push(row.get(0), row.get(1));
             }
         }
@@ -334,7 +337,8 @@ impl Transaction<'_> {
             if writes.removed.is_empty() {
                 return Ok(0);
             }
-            client.execute(remove, &[&writes.removed]).await
+            let expected = i64::try_from(writes.removed.len()).unwrap_or(i64::MAX);
+            client.execute(remove, &[&writes.removed, &expected]).await
         };
         let freed = async {
             if writes.renamed.is_empty() {

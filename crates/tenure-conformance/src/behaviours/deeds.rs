@@ -9,7 +9,7 @@ use tenure::lease::{
 };
 use tenure::store::Commit;
 
-use super::leases::{soon, terms};
+use super::leases::{refused, soon, terms};
 use crate::context::Context;
 use crate::counting::counted;
 use crate::subject::behaviour;
@@ -91,7 +91,12 @@ async fn renew(coordinator: &Coordinator, deed: &Deed) -> tenure::Result<Renewed
 }
 
 /// Resolves when so many wait for a scope.
-async fn in_line(coordinator: &Coordinator, scope: &Scope, count: usize) -> Result<(), Failure> {
+/// Waits until so many wait there.
+pub(super) async fn in_line(
+    coordinator: &Coordinator,
+    scope: &Scope,
+    count: usize,
+) -> Result<(), Failure> {
     soon("joining the line", async {
         while coordinator.status(scope).await.is_ok_and(|status| status.waiters.len() < count) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -108,9 +113,10 @@ async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
     let mut deed = lease.detach();
     ensure_eq!((a.held(), a.metrics().held.get()), (0, 0), "held after");
     ensure!(deed.remaining > Duration::ZERO && deed.remaining < deed.ttl, "{deed:?}");
+    let mut before = ctx.uptime();
     for _ in 0..9 {
         ctx.pass(deed.ttl / 3).await;
-        let before = ctx.uptime();
+        before = ctx.uptime();
         let renewed = renew(&b, &deed).await?;
         ensure!(renewed.remaining < renewed.ttl, "{renewed:?}");
         deed = deed.renewed(&renewed);
@@ -119,8 +125,8 @@ async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
         let holder = holder.ok_or("it was released")?;
         ensure_eq!((holder.token, &holder.holder), (deed.token, &owner("client")?));
     }
-    let taken = a.acquire(&scope, &terms(&ctx)).await;
-    ensure!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
+    let asked = a.acquire(&scope, &terms(&ctx)).await;
+    refused(asked, ctx.uptime() < before + deed.ttl)?;
     // Fenced like any other, and over like any other once nobody renews it.
     if ctx.caps().multi_object_commits {
         b.store().commit(Commit::new().fenced_by(&deed)).await?;
@@ -345,10 +351,8 @@ async fn those_on_whose_behalf_are_named(ctx: Context) -> Result<(), Failure> {
     ensure_eq!(status.holder.map(|info| info.holder), Some(owner("holder")?));
     let waiters: Vec<Owner> = status.waiters.into_iter().map(|waiter| waiter.owner).collect();
     ensure_eq!(waiters, [owner("waiter")?]);
-    match a.acquire(&scope, &terms(&ctx)).await {
-        Err(Error::Held { holder, .. }) => ensure_eq!(holder.as_deref(), Some("holder#1")),
-        other => return Err(Failure::new(format!("not held: {other:?}"))),
-    }
+    let holder = refused(a.acquire(&scope, &terms(&ctx)).await, lease.is_valid())?;
+    ensure_eq!(holder.as_deref(), Some("holder#1"));
     // What its handle writes anew is still in that name.
     lease.proclaim(Metadata::from([("a".into(), "b".into())])).await?;
     let info = b.holder(&scope).await?.ok_or("nobody holds it")?;

@@ -58,6 +58,23 @@ pub(super) fn terms(ctx: &Context) -> Terms {
     Terms::new().ttl(ctx.life())
 }
 
+/// That somebody asked in vain because another holds it, whom the store names. `is_held` tells whether
+/// that other's life was certainly not over when the answer came: if it was, nothing is wrong.
+#[track_caller]
+pub(super) fn refused<T: std::fmt::Debug>(
+    asked: tenure::Result<T>,
+    is_held: bool,
+) -> Result<Option<String>, Failure> {
+    match asked {
+        Err(Error::Held { holder, .. }) if is_held => Ok(holder),
+        Ok(_) | Err(Error::Held { .. }) if !is_held => {
+            Err(Failure::late(format!("the holder's life ended too soon: {asked:?}")))
+        }
+        Err(error) => Err(error.into()),
+        Ok(taken) => Err(Failure::new(format!("had beside its holder: {taken:?}"))),
+    }
+}
+
 /// The result of something that must happen in time.
 pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
     let answer = tokio::time::timeout(PATIENCE * 2, future).await;
@@ -86,13 +103,14 @@ async fn a_scope_has_one_holder(ctx: Context) -> Result<(), Failure> {
     ensure!(winner.token() > 0, "the winner has a token: {winner:?}");
     ensure_in_time!(winner.is_valid(), "the winner holds it: {winner:?}");
     let other = ctx.coordinator("late").await?;
-    match other.acquire(&scope, &terms(&ctx)).await {
-        Err(Error::Held { holder, token, .. }) => {
-            ensure_eq!(holder, Some(winner.owner().to_string()), "who has it");
-            ensure_eq!(token, winner.token(), "under which token");
-        }
-        other => return Err(Failure::new(format!("not held: {other:?}"))),
+    let asked = other.acquire(&scope, &terms(&ctx)).await;
+    if let Err(Error::Held { token, .. }) = &asked
+        && winner.is_valid()
+    {
+        ensure_eq!(*token, winner.token(), "under which token");
     }
+    let holder = refused(asked, winner.is_valid())?;
+    ensure_eq!(holder, Some(winner.owner().to_string()), "who has it");
     Ok(winner.release().await?)
 }
 

@@ -112,7 +112,7 @@ async fn odd(server: Server) -> Outcome {
             let id = format!("mine-{}", round % CALLERS);
             operator.execute(change, &[&id]).await.or_fail()?;
             round += 1;
-            SystemClock.sleep(Duration::from_millis(20)).await;
+            SystemClock.sleep(Duration::from_millis(1)).await;
         }
         Ok::<u64, Failure>(0)
     };
