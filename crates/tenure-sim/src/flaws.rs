@@ -5,7 +5,7 @@ use tenure::lease::Flaw;
 use crate::history::Guarantee;
 
 /// The flaws, each with the guarantee the simulation must find violated.
-pub const ALL: [(Flaw, Guarantee); 9] = [
+pub const ALL: [(Flaw, Guarantee); 10] = [
     (Flaw::TakesWhatIsHeld, Guarantee::G1),
     (Flaw::TokenRestarts, Guarantee::G2),
     (Flaw::CountsFromReply, Guarantee::G3),
@@ -15,4 +15,5 @@ pub const ALL: [(Flaw, Guarantee); 9] = [
     (Flaw::GivesUpAtOnce, Guarantee::G7),
     (Flaw::CallsEverybody, Guarantee::G8),
     (Flaw::ReleasesBeforeStopping, Guarantee::G9),
+    (Flaw::ReapsTwice, Guarantee::G10),
 ];

@@ -25,6 +25,8 @@ pub enum Guarantee {
     G8,
     /// Release comes after the work has stopped.
     G9,
+    /// What ended without a release is reaped once.
+    G10,
 }
 
 impl fmt::Display for Guarantee {
@@ -39,6 +41,7 @@ impl fmt::Display for Guarantee {
             Self::G7 => "G7 (a renewal is tried again until the deadline)",
             Self::G8 => "G8 (waiters are served in order, without a stampede)",
             Self::G9 => "G9 (release comes after the work has stopped)",
+            Self::G10 => "G10 (what ended without a release is reaped once)",
         };
         f.write_str(text)
     }

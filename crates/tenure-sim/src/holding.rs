@@ -33,6 +33,8 @@ fn told(worker: &Worker, lease: &Lease, loss: &Loss, since: i64) {
 async fn step(worker: &Worker, lease: &Lease) -> Result<(), Loss> {
     let dice = &worker.dice;
     match dice.below(10) {
+        // Without commits of several objects there is no fence to work behind.
+        4..=7 if worker.plan.single => lease.run(worker.sleep(dice.millis(5, 2_000))).await,
         0..=3 => {
             let pause =
                 if worker.plan.slow { dice.millis(10, 6_000) } else { dice.millis(5, 2_000) };
@@ -97,7 +99,9 @@ fn work(lease: &Lease, count: u64) -> Vec<u8> {
 async fn linger(worker: &Worker, lease: Arc<Lease>) {
     if worker.dice.chance(500) {
         worker.sleep(worker.dice.millis(1, 3_000)).await;
-        journal(worker, &lease).await;
+        if !worker.plan.single {
+            journal(worker, &lease).await;
+        }
     }
     let_go(worker, lease).await;
 }

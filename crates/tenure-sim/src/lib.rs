@@ -4,7 +4,7 @@
 //! From one seed follow the processes, their clocks, what they do and what befalls them: lost, late
 //! and repeated messages, outages, processes that freeze, die and come back, wall clocks that jump.
 //! After every step, and with every commit the store applies, an observer who sees everything checks
-//! the guarantees G1 to G9 of `docs/guarantees.md`. The same seed gives the same history, line by
+//! the guarantees G1 to G10 of `docs/guarantees.md`. The same seed gives the same history, line by
 //! line.
 //!
 //! ```sh
@@ -27,6 +27,7 @@ pub mod network;
 pub mod observer;
 pub mod plan;
 pub mod process;
+mod reaping;
 pub mod report;
 pub mod run;
 pub mod server;

@@ -21,6 +21,9 @@ struct Arguments {
     /// A mistake to make on purpose, for instance CountsFromReply.
     #[arg(long, value_parser = flaw)]
     flaw: Option<Flaw>,
+    /// On a store that takes one object a commit, whatever the seed says.
+    #[arg(long)]
+    single: bool,
     /// Keep going after this many seeds have failed.
     #[arg(long, default_value_t = 1)]
     failures: u64,
@@ -48,7 +51,8 @@ fn flaw(text: &str) -> Result<Flaw, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let settings = Settings { flaw: arguments.flaw, ..Settings::default() };
+    let settings =
+        Settings { flaw: arguments.flaw, single: arguments.single, ..Settings::default() };
     let seeds = arguments.seed.map_or(arguments.seeds.clone(), |seed| seed..seed + 1);
     let (next, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let (calls, granted) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -10,14 +10,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
+    Backend, Capabilities, Capability, Commit, Committed, Page, Query, Touch, Touched, Watch,
+    WatchRequest,
 };
 use tenure::{Error, Key, Object, Result};
 use tokio::sync::oneshot;
 
 use crate::dice::Dice;
 use crate::observer::RECOVERY_MS;
-use crate::plan::Faults;
+use crate::plan::{Faults, Plan};
 use crate::process::Process;
 use crate::server::{Reply, Request, Server};
 
@@ -91,16 +92,21 @@ impl Link {
         server: &Arc<Server>,
         process: &Arc<Process>,
         weather: &Arc<Weather>,
-        faults: Faults,
+        plan: &Plan,
         dice: Dice,
     ) -> Self {
+        let mut capabilities = server.store().capabilities().clone();
+        if plan.single {
+            capabilities.multi_object_commits = false;
+            capabilities.history = None;
+        }
         Self {
             server: Arc::clone(server),
             process: Arc::clone(process),
             weather: Arc::clone(weather),
-            faults,
+            faults: plan.faults,
             dice,
-            capabilities: server.store().capabilities().clone(),
+            capabilities,
         }
     }
 
@@ -256,6 +262,11 @@ impl Backend for Link {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
+        if !self.capabilities.multi_object_commits && commit.checks.len() + commit.writes.len() > 1
+        {
+            let capability = Capability::MultiObjectCommits;
+            return Err(Error::Unsupported { capability, backend: "memory" });
+        }
         match self.call("commit", true, Request::Commit(commit)).await? {
             Reply::Committed(committed) => Ok(committed),
             _ => Err(mixed_up()),

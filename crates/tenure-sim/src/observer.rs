@@ -1,7 +1,7 @@
 //! The observer: sees every commit the store applies and every handle any process has, and checks
 //! the guarantees after every step. The first one that does not hold ends the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure::lease::Loss;
@@ -14,6 +14,7 @@ use crate::invariants::exclusive::{self, Believer};
 use crate::invariants::fence::Written;
 use crate::invariants::line::{self, Lines};
 use crate::invariants::patience::{self, Expiry};
+use crate::invariants::reaping::Reaped;
 use crate::invariants::tokens::Tokens;
 use crate::invariants::{deadline, loss};
 use crate::process::Process;
@@ -45,9 +46,12 @@ pub(crate) struct Known {
     pub(crate) truth: Truth,
     pub(crate) lines: Lines,
     pub(crate) written: Written,
+    pub(crate) reaped: Reaped,
     pub(crate) processes: BTreeMap<String, Arc<Process>>,
     pub(crate) slots: BTreeMap<String, usize>,
     pub(crate) waits: BTreeMap<u64, Wait>,
+    /// Who has ever revoked what.
+    pub(crate) revokers: BTreeSet<(String, String)>,
     /// Loops that run, by lease and token.
     pub(crate) loops: BTreeMap<(String, u64), usize>,
     /// Tasks that each owner has, apart from those that the library runs.
@@ -130,6 +134,11 @@ impl Observer {
         belief.first = (belief.look)().and_then(|seen| seen.loss);
         self.known().beliefs.push(belief);
         self.step();
+    }
+
+    /// A process is about to revoke this.
+    pub fn revokes(&self, process: &Process, id: &str) {
+        self.known().revokers.insert((process.owner.to_string(), id.to_owned()));
     }
 
     /// A task begins to wait; it says when it is done with [`Observer::done_waiting`].

@@ -40,6 +40,10 @@ pub struct Plan {
     pub gates: bool,
     /// Holders are patient: long tenures, so that others wait in silence.
     pub slow: bool,
+    /// The store takes one object a commit, as NATS and Kubernetes do: no line, no fence, no notes.
+    pub single: bool,
+    /// Some leases leave something to reap, and everybody reaps.
+    pub reaps: bool,
 }
 
 impl Plan {
@@ -67,6 +71,8 @@ impl Plan {
             varied: dice.chance(500),
             gates: dice.chance(400),
             slow: dice.chance(300),
+            single: dice.chance(250),
+            reaps: dice.chance(400),
         }
     }
 }

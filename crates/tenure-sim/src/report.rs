@@ -26,5 +26,6 @@ pub fn failure(outcome: &Outcome, settings: Settings, whole: bool) -> String {
 /// The command that repeats a run.
 pub fn command(seed: u64, settings: Settings) -> String {
     let flaw = settings.flaw.map_or(String::new(), |flaw| format!(" --flaw {flaw:?}"));
-    format!("cargo run --release -p tenure-sim -- --seed {seed}{flaw} --verbose")
+    let single = if settings.single { " --single" } else { "" };
+    format!("cargo run --release -p tenure-sim -- --seed {seed}{flaw}{single} --verbose")
 }

@@ -27,6 +27,8 @@ pub struct Outcome {
     pub calls: u64,
     /// Leases that somebody was handed.
     pub granted: u64,
+    /// Tenures that were tidied up after.
+    pub reaped: usize,
     /// Losses seen, by reason.
     pub losses: Vec<(&'static str, u64)>,
 }
@@ -72,6 +74,7 @@ async fn live(seed: u64, settings: Settings) -> Outcome {
         history: known.history.lines().to_vec(),
         calls,
         granted: known.granted,
+        reaped: known.reaped.count(),
         losses: known.losses.iter().map(|(code, count)| (*code, *count)).collect(),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tenure::lease::{LEASE, SLOTS, WAITER, WaiterRecord};
+use tenure::lease::{LEASE, REMAINS, SLOTS, WAITER, WaiterRecord};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
     Backend, Batch, Commit, Committed, Expect, Page, Put, Query, Touch, Touched, WatchRequest,
@@ -29,6 +29,9 @@ pub type News = (Duration, Result<Arc<Batch>>);
 pub const COUNTER: &str = "counter";
 /// What holders write under the protection of their lease without looking first.
 pub const JOURNAL: &str = "journal";
+
+/// What reapers write down, for each tenure that they tidy up after.
+pub const TALLY: &str = "tally";
 
 /// What a process asks of the store.
 #[derive(Clone, Debug)]
@@ -253,10 +256,26 @@ impl Server {
                         written.applied(truth, owner, &key.to_string(), work, counted)?;
                     }
                 }
+                (TALLY, Write::Put(_)) => {
+                    let (id, token) = key.id.rsplit_once('#').unwrap_or_default();
+                    let token = token.parse().unwrap_or_default();
+                    let Known { reaped, truth, .. } = known;
+                    reaped.reaped(truth, owner, id, token)?;
+                }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// What is left to reap of a lease that nobody holds, if anything is.
+    pub fn remains(&self) -> Option<String> {
+        let page = self.store.list(&Query::new(REMAINS)).now_or_never()?.ok()?;
+        let ids = page.objects.into_iter().map(|object| object.key.id);
+        let known = self.observer.known();
+        let lease = |id: &str| id.rsplit_once('#').map(|(lease, _)| lease.to_owned());
+        ids.into_iter()
+            .find(|id| lease(id).is_none_or(|lease| known.truth.holder(&lease).is_none()))
     }
 
     fn lease_changed(
@@ -273,7 +292,10 @@ impl Server {
         let before = known.truth.holder(id);
         let life = before.and_then(|token| known.truth.tenure(id, token));
         let left = life.map_or(0, |tenure| tenure.expires_ms - now);
-        match known.truth.committed(now, owner, commit, id, after.as_ref()) {
+        // Where one object is all that a commit takes, a revocation leaves no note.
+        let revokes =
+            commit.writes.len() == 1 && known.revokers.contains(&(owner.to_owned(), id.to_owned()));
+        match known.truth.committed(now, owner, commit, id, after.as_ref(), revokes) {
             Some(Change::Began(token)) => {
                 known.tokens.began(id, token)?;
                 let slots = id.split_once("/slot-").and_then(|(group, _)| known.slots.get(group));

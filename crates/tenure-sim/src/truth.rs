@@ -102,7 +102,8 @@ impl Truth {
         (!self.current.contains_key(id)).then(|| self.free_since.get(id).copied().unwrap_or(0))
     }
 
-    /// A commit of this owner was applied; `after` is what the lease object is like now.
+    /// A commit of this owner was applied; `after` is what the lease object is like now. Whoever
+    /// `revokes` ends what others hold by right, also without a note.
     pub fn committed(
         &mut self,
         now_ms: i64,
@@ -110,6 +111,7 @@ impl Truth {
         commit: &Commit,
         id: &str,
         after: Option<&Object>,
+        revokes: bool,
     ) -> Option<Change> {
         let before = self.holder(id);
         let ended = |tenure: &Tenure| {
@@ -118,7 +120,7 @@ impl Truth {
                 Write::Put(put) => put.key.kind == REVOKED && put.key.id == note,
                 Write::Delete(_) => false,
             });
-            match noted {
+            match noted || revokes {
                 true => Some(End::Revoked(owner.into())),
                 false => (tenure.owner != owner).then(|| End::Robbed(owner.into())),
             }

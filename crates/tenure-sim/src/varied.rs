@@ -8,7 +8,10 @@ use crate::belief::{self, Belief};
 use crate::holding;
 use crate::workload::{Worker, scope, word};
 
-fn group() -> Namespace {
+/// How many slots a group has at first.
+pub(crate) const SLOTS: u32 = 2;
+
+pub(crate) fn group() -> Namespace {
     "sim.pool".parse().expect("a namespace that is well formed")
 }
 
@@ -19,10 +22,12 @@ fn shared() -> Scope {
 /// Does one of them.
 pub(crate) async fn act(worker: &Worker) {
     match worker.dice.below(10) {
+        7 => campaign(worker).await,
+        // What is left needs commits of several objects.
+        _ if worker.plan.single => slot(worker).await,
         0..=3 => slot(worker).await,
         4 => resize(worker).await,
         5..=6 => share(worker).await,
-        7 => campaign(worker).await,
         _ => several(worker).await,
     }
 }
@@ -36,7 +41,7 @@ fn terms(worker: &Worker) -> Terms {
 }
 
 async fn slot(worker: &Worker) {
-    let answer = worker.coordinator.acquire_slot(&group(), 2, &terms(worker)).await;
+    let answer = worker.coordinator.acquire_slot(&group(), SLOTS, &terms(worker)).await;
     match answer {
         Ok(Some(slot)) => holding::hold(worker, slot.into_lease()).await,
         Ok(None) => worker.note("gets no slot"),

@@ -15,6 +15,7 @@ use crate::holding;
 use crate::observer::Observer;
 use crate::plan::Plan;
 use crate::process::Process;
+use crate::reaping;
 use crate::varied;
 
 /// One task of a process, and all it needs.
@@ -68,6 +69,10 @@ impl Worker {
                 varied::act(&self).await;
                 continue;
             }
+            if self.plan.reaps && self.dice.chance(150) {
+                reaping::reap(&self).await;
+                continue;
+            }
             match self.dice.below(20) {
                 0 => self.revoke().await,
                 1 => self.look().await,
@@ -87,6 +92,7 @@ impl Worker {
     async fn revoke(&self) {
         let scope = self.any_scope();
         self.note(&format!("revokes {scope}"));
+        self.observer.revokes(&self.process, scope.as_str());
         let answer = self.coordinator.revoke(&scope, "because").await;
         self.note(&format!("revoking {scope}: {}", word(&answer)));
     }
@@ -98,7 +104,10 @@ impl Worker {
     }
 
     async fn compete(&self, scope: Scope) {
-        let terms = Terms::new().ttl(self.ttl());
+        let mut terms = Terms::new().ttl(self.ttl());
+        if self.plan.reaps && self.dice.chance(600) {
+            terms = terms.reapable();
+        }
         let acquired = match self.dice.below(10) {
             0..=1 => self.coordinator.acquire(&scope, &terms).await,
             2 => {

@@ -13,11 +13,14 @@ use crate::clock::{ProcessClock, TrueClock};
 use crate::dice::{Dice, mix};
 use crate::gated;
 use crate::invariants::loss;
+use crate::invariants::reaping::left;
 use crate::network::{Link, Weather};
 use crate::observer::{Observer, RECOVERY_MS};
 use crate::plan::Plan;
 use crate::process::{Home, Process};
+use crate::reaping;
 use crate::server::Server;
+use crate::varied;
 use crate::workload::{Worker, name, scope};
 
 /// How a run differs from the plain run of its seed.
@@ -27,6 +30,8 @@ pub struct Settings {
     pub flaw: Option<Flaw>,
     /// All wall clocks are right.
     pub true_walls: bool,
+    /// The store takes one object a commit, whatever the seed says.
+    pub single: bool,
 }
 
 struct Machine {
@@ -55,7 +60,13 @@ impl World {
     /// The world of this seed, with every process started.
     pub async fn start(seed: u64, settings: Settings) -> Result<Arc<Self>> {
         let observer = Observer::new(TrueClock::start());
-        let plan = Plan::of(seed);
+        let mut plan = Plan::of(seed);
+        plan.single |= settings.single;
+        plan.reaps &= !plan.single;
+        if plan.single {
+            // Nobody can write down how many slots there are, so all ask for the same number.
+            observer.known().slots.insert(varied::group().to_string(), varied::SLOTS as usize);
+        }
         observer.note("sim", &format!("seed {seed}: {plan:?}"));
         let world = Arc::new(Self {
             seed,
@@ -118,7 +129,7 @@ impl World {
     fn coordinator(&self, number: u64, start: u64, process: &Arc<Process>) -> Result<Coordinator> {
         let purpose = |what: &str| format!("{what} {number} {start}");
         let dice = Dice::new(self.seed, &purpose("network"));
-        let link = Link::new(&self.server, process, &self.weather, self.plan.faults, dice);
+        let link = Link::new(&self.server, process, &self.weather, &self.plan, dice);
         let random = SeededRandom::new(mix(self.seed, &purpose("nonces")));
         let store = Store::new(link)
             .with_clock(Arc::clone(&process.clock) as _, Arc::new(random))
@@ -303,6 +314,11 @@ impl World {
                 Error::unavailable("sim", format!("{} cannot be had: {error}", scope(number)))
             })?;
             lease.release().await?;
+        }
+        if self.plan.reaps {
+            let hook = reaping::Tally { by: process.owner.to_string() };
+            coordinator.reap(&[scope(0).namespace()], true, &hook).await?;
+            self.observer.judge(self.server.remains().map_or(Ok(()), |id| left(&id)));
         }
         Ok(())
     }

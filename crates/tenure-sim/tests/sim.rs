@@ -50,15 +50,35 @@ fn runs_are_full_of_life() {
     let outcomes: Vec<_> = (0..20).map(|seed| run(seed, Settings::default())).collect();
     let granted: u64 = outcomes.iter().map(|outcome| outcome.granted).sum();
     assert!(granted > 500, "{granted} leases in twenty seeds");
+    let reaped: usize = outcomes.iter().map(|outcome| outcome.reaped).sum();
+    assert!(reaped > 20, "{reaped} reaped in twenty seeds");
     for reason in ["expired", "taken", "revoked"] {
         let told = outcomes.iter().flat_map(|outcome| &outcome.losses);
         assert!(told.into_iter().any(|(code, _)| *code == reason), "nobody was told: {reason}");
     }
 }
 
+#[test]
+fn a_store_of_single_objects_is_full_of_life_too() {
+    let settings = Settings { single: true, ..Settings::default() };
+    let outcomes: Vec<_> = (0..20).map(|seed| check(seed, settings)).collect();
+    let granted: u64 = outcomes.iter().map(|outcome| outcome.granted).sum();
+    assert!(granted > 500, "{granted} leases in twenty seeds");
+    let wrong = outcomes.iter().find(|outcome| outcome.violation.is_some());
+    assert!(
+        wrong.is_none(),
+        "{}",
+        wrong.map_or(String::new(), |o| report::failure(o, settings, false))
+    );
+}
+
 /// The simulation finds this flaw soon, and names the guarantee that it breaks.
 fn finds(flaw: Flaw) {
-    let settings = Settings { flaw: Some(flaw), ..Settings::default() };
+    finds_with(Settings { flaw: Some(flaw), ..Settings::default() });
+}
+
+fn finds_with(settings: Settings) {
+    let flaw = settings.flaw.expect("a flaw to find");
     let (_, expected) =
         flaws::ALL.iter().find(|(known, _)| *known == flaw).expect("every flaw is listed");
     let found = (0..60).find_map(|seed| check(seed, settings).violation);
@@ -109,4 +129,25 @@ fn g8_calling_everybody_is_found() {
 #[test]
 fn g9_releasing_before_stopping_is_found() {
     finds(Flaw::ReleasesBeforeStopping);
+}
+
+#[test]
+fn g10_reaping_twice_is_found() {
+    finds(Flaw::ReapsTwice);
+}
+
+/// Fences and remains need commits of several objects; all else is found there, too.
+#[test]
+fn flaws_are_found_on_a_store_of_single_objects() {
+    for flaw in [
+        Flaw::TakesWhatIsHeld,
+        Flaw::TokenRestarts,
+        Flaw::CountsFromReply,
+        Flaw::TrustsWallClocks,
+        Flaw::ChangesItsStory,
+        Flaw::GivesUpAtOnce,
+        Flaw::ReleasesBeforeStopping,
+    ] {
+        finds_with(Settings { flaw: Some(flaw), single: true, ..Settings::default() });
+    }
 }

@@ -31,7 +31,8 @@ pub fn is_true(truth: &Truth, who: &str, id: &str, token: u64, loss: &Loss) -> V
             .is_some_and(|tenure| tenure.owner == *by && *taken > token && end.is_some()),
         Loss::Revoked { by: Some(by), .. } => *end_by(end) == **by,
         Loss::Revoked { by: None, .. } => matches!(end, Some(End::Revoked(_))),
-        Loss::Released => matches!(end, Some(End::Released)),
+        // Whoever has revoked its own cannot be told from one that released it, without a note.
+        Loss::Released => matches!(end, Some(End::Released)) || end_by(end) == who,
         Loss::HandedOver { to } => match end {
             Some(End::HandedOver(next)) => {
                 truth.tenure(id, *next).is_some_and(|tenure| tenure.owner == *to)

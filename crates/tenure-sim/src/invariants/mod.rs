@@ -8,4 +8,5 @@ pub mod gate;
 pub mod line;
 pub mod loss;
 pub mod patience;
+pub mod reaping;
 pub mod tokens;

@@ -21,4 +21,6 @@ pub enum Flaw {
     CallsEverybody,
     /// G9: the gate releases first and stops the work afterwards.
     ReleasesBeforeStopping,
+    /// G10: a reaper does not mind that another was quicker.
+    ReapsTwice,
 }

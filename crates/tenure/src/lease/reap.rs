@@ -85,6 +85,19 @@ async fn reap_if_dead(
     reap_one(agent, object, &remains, hook).await
 }
 
+#[cfg(not(feature = "flaws"))]
+fn expecting(_agent: &Agent, remains: &Object) -> Expect {
+    Expect::Revision(remains.revision)
+}
+
+#[cfg(feature = "flaws")]
+fn expecting(agent: &Agent, remains: &Object) -> Expect {
+    match agent.has(super::Flaw::ReapsTwice) {
+        true => Expect::Any,
+        false => Expect::Revision(remains.revision),
+    }
+}
+
 async fn reap_one(
     agent: &Agent,
     object: &Object,
@@ -107,7 +120,7 @@ async fn reap_one(
     for _ in 0..ATTEMPTS {
         let mut draft = Draft { store: &agent.store, commit: Commit::new() };
         hook.will_reap(&info, &mut draft).await?;
-        let removal = Commit::new().delete(object.key.clone(), Expect::Revision(object.revision));
+        let removal = Commit::new().delete(object.key.clone(), expecting(agent, object));
         match agent.store.commit(removal.and(draft.commit)).await {
             Ok(_) => {
                 tracing::info!(lease = %info.id, holder = %info.holder, "reaped");
