@@ -117,8 +117,13 @@ impl World {
     ) -> Result<Arc<Process>> {
         let random = SeededRandom::new(mix(self.seed, &format!("owner {number} {start}")));
         let owner = Owner::new(&name(number), &random)?;
-        let observer = Arc::clone(&self.observer);
-        let after_step = Arc::new(move || observer.step());
+        // The observer keeps the processes; they must not keep it.
+        let observer = Arc::downgrade(&self.observer);
+        let after_step = Arc::new(move || {
+            if let Some(observer) = observer.upgrade() {
+                observer.step();
+            }
+        });
         let process = Process::new(&name(number), owner, Arc::clone(clock), after_step);
         (0..self.weather.outages()).for_each(|_| process.set_ailing(true));
         self.observer.started(&process);
