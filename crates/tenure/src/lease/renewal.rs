@@ -236,11 +236,10 @@ pub(crate) async fn found(agent: &Agent, held: &Held) -> Result<Found> {
 }
 
 /// Renews these leases now, in as few round trips as the store allows. One answer for each.
+///
+/// They stay on the schedule meanwhile: whoever asked may go away or block before the answer comes.
 pub(crate) async fn renew_now(agent: &Arc<Agent>, leases: Vec<Arc<Held>>) -> Vec<Result<()>> {
     let now = agent.clock.uptime();
-    for held in &leases {
-        agent.stop_renewing(held);
-    }
     let mut calls: FuturesUnordered<_> = batches(agent, leases.clone(), now)
         .into_iter()
         .map(|batch| renew(Arc::clone(agent), batch))
