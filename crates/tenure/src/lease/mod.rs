@@ -46,6 +46,8 @@ mod flaw;
 mod handle;
 mod heartbeat;
 mod held;
+#[cfg(test)]
+mod holding_tests;
 mod home;
 mod hooks;
 mod keep_alive;
