@@ -51,6 +51,7 @@ mod holding_tests;
 mod home;
 mod hooks;
 mod keep_alive;
+mod leaving;
 mod line;
 mod lines;
 mod loss;
