@@ -123,7 +123,8 @@ async fn attempt(
 
 fn renewed(agent: &Agent, held: &Arc<Held>, sent: Duration, touched: Touched) {
     agent.metrics.renewed.inc();
-    tracing::debug!(lease = %held.key.id, token = held.token, "renewed");
+    let (lease, holder) = (&held.key.id, &held.owner);
+    tracing::debug!(%lease, %holder, token = held.token, "renewed");
     let valid_until = held.renewed(sent, touched.revision);
     if agent.clock.uptime() >= valid_until {
         // The answer came too late to be of use: by its count the lease may be gone again.
