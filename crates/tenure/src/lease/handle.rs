@@ -220,6 +220,10 @@ impl Drop for Lease {
         if let Some(loss) = held.ended(agent.clock.uptime()) {
             return agent.end(&held, loss);
         }
+        #[cfg(feature = "flaws")]
+        if agent.has(super::Flaw::KeepsWhatIsDropped) {
+            return agent.stop_renewing(&held);
+        }
         if !held.leave() {
             // Whoever has begun to let go sees to the rest.
             return;
