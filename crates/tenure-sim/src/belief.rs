@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure::gate::Term;
-use tenure::lease::{Lease, Leases, Loss};
+use tenure::lease::{Lease, Leases, Loss, Witness};
 
 use crate::process::Process;
 
@@ -58,4 +58,22 @@ pub struct Belief {
     pub look: Look,
     /// The first reason it gave for its loss.
     pub first: Option<Loss>,
+}
+
+/// A handle that its holder is about to let go of: there is nothing to look at afterwards, but a
+/// witness is still told.
+pub struct Parting {
+    /// Sees how it ends.
+    pub witness: Witness,
+    /// What was told before.
+    pub before: Option<Loss>,
+    /// When it began.
+    pub since_ms: i64,
+}
+
+impl Parting {
+    /// With this handle, now.
+    pub fn with(lease: &Lease, now_ms: i64) -> Self {
+        Self { witness: lease.witness(), before: lease.loss(), since_ms: now_ms }
+    }
 }

@@ -17,7 +17,7 @@ use crate::workload::{Worker, word};
 /// Panics of loops start like this, so that they can be told from real ones.
 pub(crate) const SIMULATED: &str = "simulated:";
 
-fn scope() -> Scope {
+pub(crate) fn scope() -> Scope {
     "sim/gate".parse().expect("a scope that is well formed")
 }
 

@@ -6,6 +6,7 @@ use tenure::Key;
 use tenure::lease::{Lease, Loss};
 use tenure::store::{Commit, Expect, Put};
 
+use crate::belief::Parting;
 use crate::invariants::fence::Work;
 use crate::server::{COUNTER, JOURNAL};
 use crate::workload::{Worker, name, word};
@@ -59,8 +60,12 @@ async fn step(worker: &Worker, lease: &Lease) -> Result<(), Loss> {
             Ok(())
         }
         _ => {
-            let answer = lease.renew().await;
-            worker.note(&format!("renews {}: {}", lease.id(), word(&answer)));
+            match worker.perhaps_giving_up(lease.renew()).await {
+                Some(answer) => {
+                    worker.note(&format!("renews {}: {}", lease.id(), word(&answer)));
+                }
+                None => worker.note(&format!("no longer waits for {} to be renewed", lease.id())),
+            }
             Ok(())
         }
     }
@@ -119,9 +124,14 @@ async fn let_go(worker: &Worker, lease: Arc<Lease>) {
     if how < 5 {
         let to = name(worker.dice.below(worker.plan.processes));
         worker.note(&format!("hands {id} over to {to}"));
-        match lease.hand_over(&to).await {
-            Ok(()) => return worker.note(&format!("has handed {id} over to {to}")),
-            Err((back, error)) => {
+        let parting = Parting::with(&lease, worker.observer.clock.now_ms());
+        match worker.perhaps_giving_up(lease.hand_over(&to)).await {
+            None => return worker.note(&format!("no longer waits for {id} to be handed over")),
+            Some(Ok(())) => {
+                worker.note(&format!("has handed {id} over to {to}"));
+                return worker.observer.parted(&worker.process, &parting, true);
+            }
+            Some(Err((back, error))) => {
                 worker.note(&format!("keeps {id}: {}", error.code()));
                 let back = Arc::new(back);
                 worker.observer.kept(worker.belief(&back));
@@ -140,6 +150,12 @@ async fn let_go(worker: &Worker, lease: Arc<Lease>) {
 async fn release(worker: &Worker, lease: Lease) {
     let id = lease.id().to_owned();
     worker.note(&format!("releases {id}"));
-    let answer = lease.release().await;
-    worker.note(&format!("released {id}: {}", word(&answer)));
+    let parting = Parting::with(&lease, worker.observer.clock.now_ms());
+    match worker.perhaps_giving_up(lease.release()).await {
+        Some(answer) => {
+            worker.note(&format!("released {id}: {}", word(&answer)));
+            worker.observer.parted(&worker.process, &parting, answer.is_ok());
+        }
+        None => worker.note(&format!("no longer waits for {id} to be released")),
+    }
 }

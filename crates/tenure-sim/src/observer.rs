@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure::lease::Loss;
 use tokio::sync::Notify;
 
-use crate::belief::{Belief, Seen};
+use crate::belief::{Belief, Parting, Seen};
 use crate::clock::TrueClock;
-use crate::history::{History, Verdict, Violation};
+use crate::gated;
+use crate::history::{Guarantee, History, Verdict, Violation};
+use crate::invariants::attended::Unattended;
 use crate::invariants::exclusive::{self, Believer};
 use crate::invariants::fence::Written;
 use crate::invariants::line::{self, Lines};
+use crate::invariants::loss::Went;
 use crate::invariants::patience::{self, Expiry};
 use crate::invariants::reaping::Reaped;
 use crate::invariants::tokens::Tokens;
@@ -59,6 +62,7 @@ pub(crate) struct Known {
     /// When the store last told anybody anything.
     pub(crate) news_ms: i64,
     beliefs: Vec<Belief>,
+    unattended: Unattended,
     pub(crate) tokens: Tokens,
     count: u64,
     /// Tenures that were believed in, for the summary.
@@ -189,6 +193,36 @@ impl Observer {
         }
     }
 
+    /// A holder has let go of a lease, and was told how that ended.
+    pub fn parted(&self, process: &Process, parting: &Parting, confirmed: bool) {
+        let (id, token) = (parting.witness.id(), parting.witness.token());
+        let (who, now) = (process.who.as_str(), self.clock.now_ms());
+        let Some(loss) = parting.witness.loss() else {
+            let message = format!("{who} let go of {id} with token {token}, and is told it holds");
+            return self.judge(Err(Violation::new(Guarantee::G6, message)));
+        };
+        let went = match (process.health(now).disturbed_until < parting.since_ms, confirmed) {
+            (true, _) => Went::Well,
+            (false, true) => Went::Confirmed,
+            (false, false) => Went::InDoubt,
+        };
+        let mut known = self.known();
+        for (id, token) in known.truth.settle(now) {
+            known.history.add(now, "store", &format!("{id} token {token} has expired"));
+        }
+        let verdict = match &parting.before {
+            Some(before) => loss::keeps_its_story(who, id, Some(before), Some(&loss)),
+            None => {
+                *known.losses.entry(loss.code()).or_default() += 1;
+                let what = format!("{id} token {token}: {loss}");
+                known.history.add(now, &process.name, &what);
+                loss::is_true_of_letting_go(&known.truth, who, id, token, &loss, went)
+            }
+        };
+        drop(known);
+        self.judge(verdict);
+    }
+
     /// Checks all that depends on what processes believe.
     pub fn step(&self) {
         let now = self.clock.now_ms();
@@ -228,9 +262,10 @@ impl Observer {
         self.judge(verdict);
     }
 
-    /// Looks whether somebody waits for what has been free for a while.
+    /// Looks whether somebody waits for what has been free for a while, or holds what nobody has.
     pub fn tick(&self) {
         self.step();
+        self.look_after();
         let now = self.clock.now_ms();
         let known = self.known();
         let mut verdict = Ok(());
@@ -246,6 +281,33 @@ impl Observer {
             verdict = verdict.and_then(|()| {
                 line::woken(&process.owner.to_string(), &wait.line, since, ahead, now)
             });
+        }
+        drop(known);
+        self.judge(verdict);
+    }
+}
+
+impl Observer {
+    /// Looks for leases that are held in the store and by nobody.
+    fn look_after(&self) {
+        let now = self.clock.now_ms();
+        let mut known = self.known();
+        let Known { truth, beliefs, processes, unattended, .. } = &mut *known;
+        let mut verdict = Ok(());
+        for (id, token) in truth.held() {
+            let owner = truth.tenure(id, token).map(|tenure| tenure.owner.as_str());
+            let process = owner.and_then(|owner| processes.get(owner));
+            let believed = beliefs.iter().any(|belief| belief.id == *id && belief.token == token);
+            // A gate may have to wait for its slow loops after the one through which we look.
+            let gated = *id == gated::scope().as_str();
+            match process.filter(|process| !process.is_dead() && !believed && !gated) {
+                Some(process) => {
+                    let well = process.health(now).disturbed_until;
+                    let found = unattended.unattended(&process.who, id, token, well, now);
+                    verdict = verdict.and(found);
+                }
+                None => unattended.attended(id, token),
+            }
         }
         drop(known);
         self.judge(verdict);

@@ -92,6 +92,11 @@ impl Truth {
         self.current.get(id).copied()
     }
 
+    /// Every lease held now, with its token.
+    pub fn held(&self) -> impl Iterator<Item = (&String, u64)> {
+        self.current.iter().map(|(id, token)| (id, *token))
+    }
+
     /// Leases held now whose id starts with this.
     pub fn held_under(&self, prefix: &str) -> usize {
         self.current.keys().filter(|id| id.starts_with(prefix)).count()

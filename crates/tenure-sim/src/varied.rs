@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure::lease::{Election, Namespace, Scope, Terms};
 
-use crate::belief::{self, Belief};
+use crate::belief::{self, Belief, Parting};
 use crate::holding;
 use crate::workload::{Worker, scope, word};
 
@@ -109,7 +109,12 @@ async fn several(worker: &Worker) {
     }
     let Some(leases) = Arc::into_inner(leases) else { return };
     if worker.dice.chance(800) {
+        let now = worker.observer.clock.now_ms();
+        let partings: Vec<_> = leases.iter().map(|lease| Parting::with(lease, now)).collect();
         let answer = leases.release().await;
         worker.note(&format!("released all: {}", word(&answer)));
+        for parting in &partings {
+            worker.observer.parted(&worker.process, parting, answer.is_ok());
+        }
     }
 }

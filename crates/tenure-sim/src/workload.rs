@@ -48,6 +48,18 @@ impl Worker {
         self.process.clock.sleep(duration).await;
     }
 
+    /// Waits for the answer, or goes away before it has come, as somebody with a timeout does.
+    pub(crate) async fn perhaps_giving_up<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+        if !self.dice.chance(200) {
+            return Some(call.await);
+        }
+        tokio::select! {
+            biased;
+            answer = call => Some(answer),
+            () = self.sleep(self.dice.millis(1, 60)) => None,
+        }
+    }
+
     pub(crate) fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

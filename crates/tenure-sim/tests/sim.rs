@@ -52,7 +52,7 @@ fn runs_are_full_of_life() {
     assert!(granted > 500, "{granted} leases in twenty seeds");
     let reaped: usize = outcomes.iter().map(|outcome| outcome.reaped).sum();
     assert!(reaped > 20, "{reaped} reaped in twenty seeds");
-    for reason in ["expired", "taken", "revoked"] {
+    for reason in ["expired", "taken", "revoked", "released", "handed_over"] {
         let told = outcomes.iter().flat_map(|outcome| &outcome.losses);
         assert!(told.into_iter().any(|(code, _)| *code == reason), "nobody was told: {reason}");
     }
@@ -89,6 +89,11 @@ fn finds_with(settings: Settings) {
 #[test]
 fn g1_taking_what_is_held_is_found() {
     finds(Flaw::TakesWhatIsHeld);
+}
+
+#[test]
+fn g1_overbooking_a_group_is_found() {
+    finds(Flaw::OverbooksSlots);
 }
 
 #[test]
@@ -132,6 +137,11 @@ fn g9_releasing_before_stopping_is_found() {
 }
 
 #[test]
+fn g9_keeping_what_is_dropped_is_found() {
+    finds(Flaw::KeepsWhatIsDropped);
+}
+
+#[test]
 fn g10_reaping_twice_is_found() {
     finds(Flaw::ReapsTwice);
 }
@@ -147,6 +157,7 @@ fn flaws_are_found_on_a_store_of_single_objects() {
         Flaw::ChangesItsStory,
         Flaw::GivesUpAtOnce,
         Flaw::ReleasesBeforeStopping,
+        Flaw::KeepsWhatIsDropped,
     ] {
         finds_with(Settings { flaw: Some(flaw), single: true, ..Settings::default() });
     }

@@ -11,6 +11,7 @@ mod helping;
 mod hooked;
 mod labels;
 mod leases;
+mod letting_go;
 mod limits;
 mod linearizable;
 mod listing;
@@ -59,6 +60,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         processes::all(),
         leases::all(),
         tenures::all(),
+        letting_go::all(),
         blocked::all(),
         waiting::all(),
         slots::all(),

@@ -26,6 +26,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             "errors, lost replies and lost requests inside its life do not end a tenure"
         ),
         behaviour!(
+            a_renewal_given_up_ends_no_tenure,
+            [ttl, real_time],
+            "its caller goes away halfway, and the renewals that happen anyway go on"
+        ),
+        behaviour!(
             a_lost_reply_to_an_acquisition_is_resolved,
             [ttl, real_time],
             "the nonce tells that the lease is ours; a lost request is sent again"
@@ -103,6 +108,17 @@ async fn a_failed_renewal_is_tried_again(ctx: Context) -> Result<(), Failure> {
     ctx.pass(ctx.life() * 2).await;
     ensure_in_time!(lease.is_valid(), "{lease:?}");
     ensure!(holder.metrics().renewals_failed.get() >= 3, "no renewal failed");
+    Ok(lease.release().await?)
+}
+
+async fn a_renewal_given_up_ends_no_tenure(ctx: Context) -> Result<(), Failure> {
+    let (holder, plan) = ctx.faulty("holder").await?;
+    let lease = holder.acquire(&ctx.scope("given-up")?, &terms(&ctx)).await?;
+    plan.next(Operation::Touch, Fault::Delay(ctx.life()));
+    let renewal = tokio::time::timeout(ctx.life() / 20, lease.renew()).await;
+    ensure_in_time!(renewal.is_err(), "it was answered before it could be given up");
+    ctx.pass(ctx.life() * 2).await;
+    ensure_in_time!(lease.is_valid(), "{lease:?}");
     Ok(lease.release().await?)
 }
 

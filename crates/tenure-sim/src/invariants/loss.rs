@@ -26,6 +26,8 @@ pub fn is_true(truth: &Truth, who: &str, id: &str, token: u64, loss: &Loss) -> V
     let fine = match loss {
         // Whether the deadline had really come is a matter of G7.
         Loss::Expired => true,
+        // Whoever passed it on itself has lost nothing.
+        Loss::Taken { .. } if matches!(end, Some(End::HandedOver(_))) => false,
         Loss::Taken { by, token: taken } => truth
             .tenure(id, *taken)
             .is_some_and(|tenure| tenure.owner == *by && *taken > token && end.is_some()),
@@ -47,6 +49,37 @@ pub fn is_true(truth: &Truth, who: &str, id: &str, token: u64, loss: &Loss) -> V
     let message =
         format!("{who} was told that {id} with token {token} was {loss}; in truth: {end}");
     Err(Violation::new(G6, message))
+}
+
+/// Whether what a holder was told after it had let go is what happened. If something went wrong
+/// meanwhile, gone is all it can know, and that only if its release was confirmed.
+pub fn is_true_of_letting_go(
+    truth: &Truth,
+    who: &str,
+    id: &str,
+    token: u64,
+    loss: &Loss,
+    went: Went,
+) -> Verdict {
+    if *loss != Loss::Released || went == Went::Well {
+        return is_true(truth, who, id, token, loss);
+    }
+    if went == Went::InDoubt || truth.holder(id) != Some(token) {
+        return Ok(());
+    }
+    let message = format!("{who} has released {id} with token {token}, and it is still held");
+    Err(Violation::new(G6, message))
+}
+
+/// How letting go went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Went {
+    /// Nothing went wrong.
+    Well,
+    /// It was confirmed, though something went wrong.
+    Confirmed,
+    /// Something went wrong, and nobody knows what became of it.
+    InDoubt,
 }
 
 fn end_by(end: Option<&End>) -> &str {

@@ -44,3 +44,61 @@ impl Tokens {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure::store::Commit;
+    use tenure::{Key, Object};
+
+    use super::*;
+
+    const ID: &str = "a/b";
+
+    /// A tenure begins with this token and ends at once.
+    fn tenure(truth: &mut Truth, at_ms: i64, token: u64) {
+        let object = Object {
+            key: Key::new("lease", ID),
+            name: None,
+            labels: Default::default(),
+            payload: Default::default(),
+            version: 1,
+            revision: token,
+            created_revision: token,
+            token,
+            created_at_ms: 0,
+            updated_at_ms: 0,
+            ttl: None,
+            expires_in: Some(Duration::from_secs(1)),
+        };
+        for after in [Some(&object), None] {
+            truth.committed(at_ms, "p0#1", &Commit::new(), ID, after, false);
+        }
+    }
+
+    #[test]
+    fn a_store_whose_tokens_do_not_rise_is_found() {
+        let mut tokens = Tokens::default();
+        for (id, token) in [(ID, 5), (ID, 6), ("a/c", 3)] {
+            assert!(tokens.began(id, token).is_ok(), "{id} {token}");
+        }
+        for token in [6, 5] {
+            let found = tokens.began(ID, token).map_err(|violation| violation.guarantee);
+            assert_eq!(found, Err(G2), "{token}");
+        }
+    }
+
+    #[test]
+    fn a_later_holder_with_a_smaller_token_is_found_though_the_store_gave_it() {
+        let (mut truth, mut tokens) = (Truth::default(), Tokens::default());
+        for (at_ms, token) in [(10, 5), (20, 7), (30, 6)] {
+            tenure(&mut truth, at_ms, token);
+        }
+        assert!(tokens.granted(&truth, ID, 7, "p0#1").is_ok());
+        // It learned late of a tenure that began before.
+        assert!(tokens.granted(&truth, ID, 5, "p1#1").is_ok());
+        let found = tokens.granted(&truth, ID, 6, "p1#1").map_err(|violation| violation.guarantee);
+        assert_eq!(found, Err(G2));
+    }
+}

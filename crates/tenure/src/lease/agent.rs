@@ -114,7 +114,7 @@ impl Agent {
 
     /// Renews this lease at that instant.
     pub(crate) fn renew_at(&self, held: &Arc<Held>, at: Duration) {
-        if self.schedule().put(held, at) {
+        if self.schedule().put(held, self.clock.uptime(), at) {
             self.wake.notify_one();
         }
     }
@@ -124,9 +124,9 @@ impl Agent {
         self.schedule().remove(held);
     }
 
-    /// All that is to be renewed by `until`, and when the next one is.
-    pub(crate) fn take_due(&self, until: Duration) -> (Vec<Arc<Held>>, Option<Duration>) {
-        self.schedule().take(until)
+    /// All that is to be renewed now, and when the next one is.
+    pub(crate) fn take_due(&self, now: Duration) -> (Vec<Arc<Held>>, Option<Duration>) {
+        self.schedule().take(now)
     }
 
     /// Leases on the schedule.

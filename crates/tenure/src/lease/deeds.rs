@@ -53,7 +53,7 @@ impl Coordinator {
     pub async fn release_deed(&self, deed: &Deed, outcome: Outcome<'_>) -> Result<()> {
         let agent = self.agent();
         let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
-        release::try_release(agent, &[held], outcome).await?;
+        release::try_release(agent, &[held], outcome, None).await?;
         if let Outcome::Fail(error) = outcome {
             tracing::info!(lease = %deed.id, holder = %deed.owner, "failed: {error}");
         }
@@ -78,7 +78,8 @@ impl Coordinator {
         match &passed_on {
             Ok(()) => ended(agent, deed, &Loss::HandedOver { to }),
             Err(error) if error.is_unknown() => {
-                let _ = release::try_release(agent, &[held], Outcome::Plain).await;
+                let doubt = Some(error.clone());
+                let _ = release::try_release(agent, &[held], Outcome::Plain, doubt).await;
             }
             Err(_) => {}
         }

@@ -5,6 +5,8 @@
 pub enum Flaw {
     /// G1: acquires what somebody else holds.
     TakesWhatIsHeld,
+    /// G1: takes one slot more than the group has.
+    OverbooksSlots,
     /// G2: the token is the record's version, which starts again after each release.
     TokenRestarts,
     /// G3: the deadline counts from the reply, without a margin.
@@ -21,6 +23,8 @@ pub enum Flaw {
     CallsEverybody,
     /// G9: the gate releases first and stops the work afterwards.
     ReleasesBeforeStopping,
+    /// G9: a handle that is dropped lets go of nothing.
+    KeepsWhatIsDropped,
     /// G10: a reaper does not mind that another was quicker.
     ReapsTwice,
 }

@@ -151,6 +151,9 @@ impl Lease {
     }
 
     /// Lets go, after the work has stopped. Hooks are not asked.
+    ///
+    /// Once begun it is finished: if this future is dropped halfway, in the background. The same goes
+    /// for the other ways to let go.
     pub async fn release(self) -> Result<()> {
         release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Plain).await
     }
@@ -214,8 +217,15 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let (agent, held) = (Arc::clone(&self.agent), Arc::clone(&self.held));
-        if held.ended(agent.clock.uptime()).is_some() || !held.leave() {
-            agent.stop_renewing(&held);
+        if let Some(loss) = held.ended(agent.clock.uptime()) {
+            return agent.end(&held, loss);
+        }
+        #[cfg(feature = "flaws")]
+        if agent.has(super::Flaw::KeepsWhatIsDropped) {
+            return agent.stop_renewing(&held);
+        }
+        if !held.leave() {
+            // Whoever has begun to let go sees to the rest.
             return;
         }
         self.agent.tie_up(async move {

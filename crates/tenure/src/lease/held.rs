@@ -125,6 +125,11 @@ impl Held {
         first
     }
 
+    /// The holder keeps it after all.
+    pub(crate) fn stay(&self) {
+        self.state().leaving = false;
+    }
+
     /// The reason it ended, as known at this local instant.
     pub(crate) fn ended(&self, now: Duration) -> Option<Loss> {
         let state = self.state();

@@ -46,9 +46,12 @@ mod flaw;
 mod handle;
 mod heartbeat;
 mod held;
+#[cfg(test)]
+mod holding_tests;
 mod home;
 mod hooks;
 mod keep_alive;
+mod leaving;
 mod line;
 mod lines;
 mod loss;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::agent::Agent;
 use super::held::Held;
 use super::hooks::{Draft, Subject, is_worth_asking_again};
+use super::leaving::Leaving;
 use super::record::{
     LEASE, LeaseRecord, REMAINS, REVOKED, RemainsRecord, RevokedRecord, WAITER, WaiterRecord,
     decode, encode, tagged, untagged,
@@ -33,36 +34,79 @@ pub enum Outcome<'a> {
     Fail(&'a str),
 }
 
-/// Releases leases, all of them in one commit. The work they guarded must have stopped.
+/// Releases leases, all of them in one commit. The work they guarded must have stopped. Those that are
+/// lost do not keep the others from being let go of; the answer tells of the first of them.
 pub(crate) async fn release(
-    agent: &Agent,
+    agent: &Arc<Agent>,
     leases: &[Arc<Held>],
     outcome: Outcome<'_>,
 ) -> Result<()> {
-    for held in leases {
-        if let Some(loss) = held.ended(agent.clock.uptime()) {
-            agent.end(held, loss.clone());
-            // Its local end has come, the store's has not; make room for the next one early.
-            if loss == Loss::Expired && held.leave() {
-                let _ = agent.store.commit(deletion(agent, leases)).await;
-            }
-            return Err(held.lost(&loss));
+    let (mut held, mut late, mut answer) = (Vec::new(), Vec::new(), Ok(()));
+    for lease in leases {
+        let Some(loss) = lease.ended(agent.clock.uptime()) else {
+            held.push(Arc::clone(lease));
+            continue;
+        };
+        agent.end(lease, loss.clone());
+        answer = answer.and_then(|()| Err(lease.lost(&loss)));
+        if loss == Loss::Expired && lease.leave() {
+            late.push(Arc::clone(lease));
         }
     }
-    for held in leases {
-        held.leave();
-        agent.stop_renewing(held);
+    if !held.is_empty() {
+        let leaving = Leaving::begin(agent, &held, outcome);
+        let released = let_go(agent, &held, outcome, None).await;
+        leaving.done();
+        answer = answer.and(released);
     }
-    let answer = try_release(agent, leases, outcome).await;
-    for held in leases {
-        // Whatever the store said, this holder is done with it.
-        let loss = match &answer {
-            Err(Error::Lost { token, current: None, .. }) if *token == held.token => Loss::Expired,
-            _ => Loss::Released,
-        };
-        agent.end(held, loss);
+    // Their local end has come, the store's has not; make room for the next one early. Where a hook
+    // was to hear of it, the reaper's will: that one needs what an expiry leaves behind.
+    if !late.is_empty() && !asks_hooks(&late, outcome) {
+        let _ = agent.store.commit(deletion(agent, &late)).await;
     }
     answer
+}
+
+/// Lets go of leases in the store and tells each one its end. With a `doubt`, an earlier attempt may
+/// have been applied.
+pub(crate) async fn let_go(
+    agent: &Agent,
+    leases: &[Arc<Held>],
+    outcome: Outcome<'_>,
+    doubt: Option<Error>,
+) -> Result<()> {
+    let together = try_release(agent, leases, outcome, doubt).await;
+    if leases.len() == 1 || !matches!(together, Err(Error::Lost { .. })) {
+        for held in leases {
+            tell(agent, held, &together).await;
+        }
+        return together;
+    }
+    // One that is lost keeps the commit of all of them from applying, now and for ever.
+    let mut answer = Ok(());
+    for held in leases {
+        let alone = try_release(agent, std::slice::from_ref(held), outcome, None).await;
+        tell(agent, held, &alone).await;
+        answer = answer.and(alone);
+    }
+    answer
+}
+
+/// Whatever the store said, this holder is done with its lease. If it was lost before, the holder is
+/// told how.
+async fn tell(agent: &Agent, held: &Held, answer: &Result<()>) {
+    let loss = match answer {
+        Err(Error::Lost { key, .. }) if *key == held.key => match found(agent, held).await {
+            Ok(Found::Ended(loss)) => loss,
+            _ => Loss::Expired,
+        },
+        _ => Loss::Released,
+    };
+    agent.end(held, loss);
+}
+
+fn asks_hooks(leases: &[Arc<Held>], outcome: Outcome<'_>) -> bool {
+    outcome != Outcome::Plain && leases.iter().any(|held| held.hooks.is_some())
 }
 
 fn deletion(agent: &Agent, leases: &[Arc<Held>]) -> Commit {
@@ -92,17 +136,21 @@ async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> R
     Ok(deletion(agent, leases).and(draft.commit))
 }
 
-/// Lets go of leases in the store, whoever keeps account of them.
+/// Lets go of leases in the store, whoever keeps account of them. With a `doubt`, which is an error of
+/// unknown outcome, an earlier attempt may have been applied; then no other error is certain.
 pub(crate) async fn try_release(
     agent: &Agent,
     leases: &[Arc<Held>],
     outcome: Outcome<'_>,
+    mut doubt: Option<Error>,
 ) -> Result<()> {
-    let hooked =
-        !matches!(outcome, Outcome::Plain) && leases.iter().any(|held| held.hooks.is_some());
+    let hooked = asks_hooks(leases, outcome);
     let mut last = None;
     for attempt in 0..ATTEMPTS {
-        let commit = compose(agent, leases, outcome).await?;
+        let commit = match compose(agent, leases, outcome).await {
+            Ok(commit) => commit,
+            Err(error) => return Err(doubt.unwrap_or(error)),
+        };
         let error = match agent.store.commit(commit).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
@@ -111,36 +159,60 @@ pub(crate) async fn try_release(
             Error::Unknown { .. } => match Box::pin(settle(agent, leases, hooked)).await {
                 Settled::Gone => return Ok(()),
                 Settled::Uncertain => return Err(error),
-                Settled::StillOurs => {}
+                Settled::StillOurs | Settled::Mixed => doubt = Some(error.clone()),
             },
             Error::Unavailable { .. } | Error::Full { .. } => {
                 agent.clock.sleep(PAUSE * (attempt + 1)).await;
             }
             _ if hooked && is_worth_asking_again(&error) => {}
-            // An earlier attempt of ours may have done it.
-            Error::Lost { current: None, .. } if last.is_some() && !hooked => return Ok(()),
-            _ => return Err(error),
+            Error::Lost { .. } if doubt.is_some() => {
+                return match Box::pin(settle(agent, leases, hooked)).await {
+                    Settled::Gone => Ok(()),
+                    // All or nothing: if some are there, no attempt of ours has taken the others.
+                    Settled::Mixed => Err(error),
+                    Settled::Uncertain | Settled::StillOurs => Err(doubt.unwrap_or(error)),
+                };
+            }
+            _ => return Err(doubt.unwrap_or(error)),
         }
         last = Some(error);
     }
-    Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "it could not be released")))
+    let nothing = || Error::unavailable(agent.backend(), "it could not be released");
+    Err(doubt.or(last).unwrap_or_else(nothing))
 }
 
+/// What has become of leases whose release is in doubt.
 enum Settled {
     Gone,
     StillOurs,
+    /// Some are gone, others ours.
+    Mixed,
     Uncertain,
 }
 
 /// Whether a release of unknown outcome happened. What is gone is gone, which is all a plain release
 /// wants; if something else was to happen in the same commit, what is gone may also have expired.
 async fn settle(agent: &Agent, leases: &[Arc<Held>], hooked: bool) -> Settled {
-    let Some(first) = leases.first() else { return Settled::Gone };
-    match found(agent, first).await {
+    let mut all = None;
+    for held in leases {
+        let one = settle_one(agent, held, hooked).await;
+        all = Some(match (all, one) {
+            (_, Settled::Uncertain) => return Settled::Uncertain,
+            (None, one) => one,
+            (Some(Settled::Gone), Settled::Gone) => Settled::Gone,
+            (Some(Settled::StillOurs), Settled::StillOurs) => Settled::StillOurs,
+            _ => Settled::Mixed,
+        });
+    }
+    all.unwrap_or(Settled::Gone)
+}
+
+async fn settle_one(agent: &Agent, held: &Held, hooked: bool) -> Settled {
+    match found(agent, held).await {
         Ok(Found::Ours(_)) => Settled::StillOurs,
         Ok(Found::Ended(_)) if !hooked => Settled::Gone,
-        Ok(Found::Ended(_)) if first.reapable => {
-            let remains = Key::new(REMAINS, tagged(&first.key.id, &first.nonce));
+        Ok(Found::Ended(_)) if held.reapable => {
+            let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
             match agent.store.get(&remains).await {
                 // The release takes the remains along; an expiry leaves them.
                 Ok(None) => Settled::Gone,
@@ -175,7 +247,7 @@ pub(crate) async fn revoke(agent: &Agent, scope: &Scope, reason: &str) -> Result
 /// Passes a lease on to a waiter: one commit rewrites the holder and draws a new token, so that
 /// there is neither a gap nor an overlap. The work it guarded must have stopped.
 pub(crate) async fn hand_over(
-    agent: &Agent,
+    agent: &Arc<Agent>,
     held: &Arc<Held>,
     line: &str,
     successor: &str,
@@ -184,23 +256,23 @@ pub(crate) async fn hand_over(
         return Err(held.lost(&loss));
     }
     let (commit, to) = compose_hand_over(agent, held, line, successor).await?;
-    agent.stop_renewing(held);
-    match pass_on(agent, held, commit, &to).await {
-        Ok(()) => {
-            held.leave();
-            agent.end(held, Loss::HandedOver { to });
-            Ok(())
-        }
+    // From here on, a renewal under way that meets the successor has nothing to tell.
+    let leaving = Leaving::begin(agent, std::slice::from_ref(held), Outcome::Plain);
+    let passed_on = pass_on(agent, held, commit, &to).await;
+    match &passed_on {
+        Ok(()) => agent.end(held, Loss::HandedOver { to }),
         Err(error) if error.is_unknown() => {
             // It may still arrive, at any time: nobody can hold what may be passed on behind its back.
-            let _ = release(agent, &[Arc::clone(held)], Outcome::Plain).await;
-            Err(error)
+            let doubt = Some(error.clone());
+            let _ = let_go(agent, std::slice::from_ref(held), Outcome::Plain, doubt).await;
         }
-        Err(error) => {
+        Err(_) => {
+            held.stay();
             agent.renew_at(held, agent.clock.uptime());
-            Err(error)
         }
     }
+    leaving.done();
+    passed_on
 }
 
 /// Sends a hand-over, and finds out how it went if nobody says so.

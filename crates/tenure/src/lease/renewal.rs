@@ -19,8 +19,6 @@ use crate::random::below;
 use crate::store::{Touch, Touched};
 use crate::{Error, Key, Result};
 
-/// What is due this soon is renewed along with what is due now, to share the round trip.
-const TOGETHER: Duration = Duration::from_millis(50);
 /// With nothing to renew the task sleeps until it is woken; this only bounds the arithmetic.
 const FAR: Duration = Duration::from_secs(3600);
 
@@ -29,7 +27,7 @@ pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
     let mut calls = FuturesUnordered::new();
     while let Some(agent) = weak.upgrade() {
         let now = agent.clock.uptime();
-        let (due, next) = agent.take_due(now + TOGETHER);
+        let (due, next) = agent.take_due(now);
         for batch in batches(&agent, due, now) {
             calls.push(renew(Arc::clone(&agent), batch));
         }
@@ -100,9 +98,7 @@ async fn renew(agent: Arc<Agent>, batch: Vec<Arc<Held>>) {
         }
         Err(error) => {
             tracing::debug!(%error, leases = batch.len(), "renewal failed; trying again");
-            for held in &batch {
-                try_again(&agent, held);
-            }
+            try_again(&agent, &batch);
         }
     }
 }
@@ -127,7 +123,8 @@ async fn attempt(
 
 fn renewed(agent: &Agent, held: &Arc<Held>, sent: Duration, touched: Touched) {
     agent.metrics.renewed.inc();
-    tracing::debug!(lease = %held.key.id, token = held.token, "renewed");
+    let (lease, holder) = (&held.key.id, &held.owner);
+    tracing::debug!(%lease, %holder, token = held.token, "renewed");
     let valid_until = held.renewed(sent, touched.revision);
     if agent.clock.uptime() >= valid_until {
         // The answer came too late to be of use: by its count the lease may be gone again.
@@ -147,28 +144,32 @@ pub(crate) fn counted_from(agent: &Agent, sent: Duration) -> Duration {
     if agent.has(super::Flaw::CountsFromReply) { agent.clock.uptime() } else { sent }
 }
 
-/// Schedules another attempt before the deadline, or the end at the deadline.
-fn try_again(agent: &Agent, held: &Arc<Held>) {
-    agent.metrics.renewals_failed.inc();
-    #[cfg(feature = "flaws")]
-    if agent.has(super::Flaw::GivesUpAtOnce) {
-        return agent.end(held, Loss::Expired);
-    }
+/// Schedules another attempt before the deadline, or the end at the deadline. What failed together
+/// pauses together, to share the next round trip as well.
+fn try_again(agent: &Agent, batch: &[Arc<Held>]) {
     let now = agent.clock.uptime();
     let jitter = u32::try_from(below(&*agent.random, 1000)).unwrap_or(0);
-    let at = {
-        let mut state = held.state();
-        state.failures += 1;
-        retry_at(now, state.valid_until, state.failures, jitter)
-    };
-    agent.renew_at(held, at);
+    for held in batch {
+        agent.metrics.renewals_failed.inc();
+        #[cfg(feature = "flaws")]
+        if agent.has(super::Flaw::GivesUpAtOnce) {
+            agent.end(held, Loss::Expired);
+            continue;
+        }
+        let at = {
+            let mut state = held.state();
+            state.failures += 1;
+            retry_at(now, state.valid_until, state.failures, jitter)
+        };
+        agent.renew_at(held, at);
+    }
 }
 
 /// The store said no to this one: find out why, and carry on if it is still ours. Where a touch draws
 /// a revision, another renewal of ours may have been quicker than this one, which `tried` shows.
 async fn explain(agent: &Agent, held: &Arc<Held>, tried: u64, error: Error) {
     if !error.is_refusal() || matches!(error, Error::Invalid { .. }) || held.state().leaving {
-        return try_again(agent, held);
+        return try_again(agent, std::slice::from_ref(held));
     }
     match found(agent, held).await {
         Ok(Found::Ours(revision)) => {
@@ -179,7 +180,7 @@ async fn explain(agent: &Agent, held: &Arc<Held>, tried: u64, error: Error) {
             if tried != revision {
                 agent.renew_at(held, agent.clock.uptime());
             } else {
-                try_again(agent, held);
+                try_again(agent, std::slice::from_ref(held));
             }
         }
         Ok(Found::Ended(loss)) => {
@@ -188,7 +189,7 @@ async fn explain(agent: &Agent, held: &Arc<Held>, tried: u64, error: Error) {
                 agent.end(held, loss);
             }
         }
-        Err(_) => try_again(agent, held),
+        Err(_) => try_again(agent, std::slice::from_ref(held)),
     }
 }
 
@@ -236,11 +237,10 @@ pub(crate) async fn found(agent: &Agent, held: &Held) -> Result<Found> {
 }
 
 /// Renews these leases now, in as few round trips as the store allows. One answer for each.
+///
+/// They stay on the schedule meanwhile: whoever asked may go away or block before the answer comes.
 pub(crate) async fn renew_now(agent: &Arc<Agent>, leases: Vec<Arc<Held>>) -> Vec<Result<()>> {
     let now = agent.clock.uptime();
-    for held in &leases {
-        agent.stop_renewing(held);
-    }
     let mut calls: FuturesUnordered<_> = batches(agent, leases.clone(), now)
         .into_iter()
         .map(|batch| renew(Arc::clone(agent), batch))

@@ -94,6 +94,9 @@ impl Leases {
     }
 
     /// Lets go of all of them at once, after the work has stopped.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] names the first that was lost before; the others are let go of all the same.
     pub async fn release(self) -> Result<()> {
         let Some(agent) = self.leases.first().map(Lease::agent) else { return Ok(()) };
         let agent = Arc::clone(agent);

@@ -245,6 +245,13 @@ impl SlotClaim {
     }
 }
 
+/// The mistake of counting one slot too many.
+#[cfg(feature = "flaws")]
+fn overbooked(agent: &Agent, group: Option<(GroupRecord, u64)>) -> Option<(GroupRecord, u64)> {
+    let more = u32::from(agent.has(super::Flaw::OverbooksSlots));
+    group.map(|(record, revision)| (GroupRecord { count: record.count + more, ..record }, revision))
+}
+
 #[async_trait]
 impl Claim for SlotClaim {
     fn line(&self) -> &Arc<str> {
@@ -260,6 +267,8 @@ impl Claim for SlotClaim {
         let group = group
             .map(|object| Ok((decode::<GroupRecord>(&object, agent.backend())?, object.revision)))
             .transpose()?;
+        #[cfg(feature = "flaws")]
+        let group = overbooked(agent, group);
         // Read after the group: what was acquired before its revision is in here.
         let held = held_slots(agent, &self.group).await?;
         let held: Vec<u32> = held.iter().map(|(index, _)| *index).collect();

@@ -51,6 +51,10 @@ pub(crate) async fn try_once(
     {
         return Ok(Tried::Resumed(held));
     }
+    if matches!(tried, Tried::Blocked) {
+        let (scope, standby) = (claim.line(), terms.owner_or(&agent.owner));
+        tracing::debug!(%scope, %standby, "asked for in vain: others have it, or come first");
+    }
     Ok(tried)
 }
 

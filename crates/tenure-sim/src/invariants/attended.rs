@@ -1,0 +1,59 @@
+//! G9: who is done with a lease lets go of it. What is held in the store is held by somebody, or on its
+//! way to or from somebody.
+
+use std::collections::BTreeMap;
+
+use crate::clock::TrueClock;
+use crate::history::{Guarantee::G9, Verdict, Violation};
+
+/// A grant or a release of a process that is well takes a few trips to the store; this is many.
+const LONG_MS: i64 = 2_000;
+
+/// Since when each tenure has had nobody.
+#[derive(Debug, Default)]
+pub struct Unattended {
+    since: BTreeMap<(String, u64), i64>,
+}
+
+impl Unattended {
+    /// Somebody holds this, or it has ended.
+    pub fn attended(&mut self, id: &str, token: u64) {
+        self.since.remove(&(id.to_owned(), token));
+    }
+
+    /// Nobody does. Its process has been `well` since then.
+    pub fn unattended(
+        &mut self,
+        who: &str,
+        id: &str,
+        token: u64,
+        well_ms: i64,
+        now_ms: i64,
+    ) -> Verdict {
+        let since = *self.since.entry((id.to_owned(), token)).or_insert(now_ms);
+        let since = since.max(well_ms);
+        if now_ms - since <= LONG_MS {
+            return Ok(());
+        }
+        let message = format!(
+            "{id} with token {token} is held by {who} in the store, and by nobody there since {}",
+            TrueClock::label(since)
+        );
+        Err(Violation::new(G9, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_for_long_is_too_long_only_while_the_process_is_well() {
+        let mut tenures = Unattended::default();
+        assert!(tenures.unattended("p0#1", "a/b", 7, 0, 10_000).is_ok());
+        assert!(tenures.unattended("p0#1", "a/b", 7, 10_500, 12_500).is_ok());
+        assert!(tenures.unattended("p0#1", "a/b", 7, 0, 12_001).is_err());
+        tenures.attended("a/b", 7);
+        assert!(tenures.unattended("p0#1", "a/b", 7, 0, 12_002).is_ok());
+    }
+}

@@ -1,0 +1,120 @@
+//! What a holder is told and what it asks of its store, with a store that answers as planned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::poll;
+
+use super::{Coordinator, Hooks, Loss, REMAINS, Scope, Terms, renewal};
+use crate::Error;
+use crate::clock::{Clock as _, ManualClock, SystemClock};
+use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
+use crate::store::memory::MemoryStore;
+use crate::store::{Query, Store};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A coordinator whose store fails as planned; delays count on the clock.
+fn faulty(store: &Store, name: &str) -> (Coordinator, Arc<FaultPlan>, ManualClock) {
+    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    let backend = Arc::clone(store.backend());
+    let faulty = Faulty::new(backend, Arc::clone(&plan), Arc::new(clock.clone()));
+    let store = Store::new(faulty).with_clock(SystemClock::shared(), Arc::clone(store.random()));
+    (Coordinator::builder(store).name(name).start().unwrap(), plan, clock)
+}
+
+#[tokio::test]
+async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, clock) = faulty(&store, "holder");
+    let scope: Scope = "a/handed".parse().unwrap();
+    let terms = Terms::new().ttl(60 * SECOND);
+    let lease = holder.acquire(&scope, &terms).await.unwrap();
+    let next = Coordinator::builder(store).name("next").start().unwrap();
+    let waiting = {
+        let (scope, next, terms) = (scope.clone(), next.clone(), terms.wait_forever());
+        tokio::spawn(async move { next.acquire(&scope, &terms).await })
+    };
+    while next.status(&scope).await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+
+    plan.next(Operation::Touch, Fault::Delay(SECOND));
+    plan.next(Operation::Commit, Fault::LostReply);
+    plan.next(Operation::Get, Fault::Delay(2 * SECOND));
+    let (agent, held) = (Arc::clone(lease.agent()), Arc::clone(lease.held()));
+    let witness = lease.witness();
+    let mut renewing = Box::pin(renewal::renew_now(&agent, vec![held]));
+    assert!(poll!(&mut renewing).is_pending(), "the renewal is on its way");
+    let mut handing = Box::pin(lease.hand_over("next"));
+    // Until it asks how its hand-over went.
+    while !waiting.is_finished() {
+        assert!(poll!(&mut handing).is_pending(), "nobody has told it");
+        tokio::task::yield_now().await;
+    }
+    clock.advance(SECOND);
+    renewing.await;
+    clock.advance(SECOND);
+    handing.await.map_err(|(_, error)| error).unwrap();
+    let to = next.owner().to_string();
+    assert_eq!(witness.loss(), Some(Loss::HandedOver { to }));
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_fails_at_once_is_not_asked_without_pause() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, _) = faulty(&store, "holder");
+    let scope = "a/hammered".parse().unwrap();
+    let lease = holder.acquire(&scope, &Terms::new().ttl(SECOND)).await.unwrap();
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    assert_eq!(lease.lost().await, Loss::Expired);
+    let failed = holder.metrics().renewals_failed.get();
+    assert!((3..40).contains(&failed), "{failed} attempts within a second");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_when_it_is_due_and_not_before() {
+    let store = MemoryStore::new().into_store();
+    let coordinator = Coordinator::builder(store).name("holder").start().unwrap();
+    let scope = "a/often".parse().unwrap();
+    let every = Duration::from_millis(40);
+    let terms = Terms::new().ttl(60 * SECOND).renew_every(every);
+    let (lease, start) = (coordinator.acquire(&scope, &terms).await.unwrap(), SystemClock.uptime());
+    while coordinator.metrics().renewed.get() < 10 {
+        tokio::time::sleep(every).await;
+    }
+    let renewed = coordinator.metrics().renewed.get();
+    let most = (SystemClock.uptime() - start).as_millis() / (every * 3 / 4).as_millis();
+    assert!(u128::from(renewed) <= most + 1, "renewed {renewed} times, {most} at the most");
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_handle_that_has_expired_is_no_longer_counted() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, _) = faulty(&store, "holder");
+    let scope = "a/counted".parse().unwrap();
+    let lease = holder.acquire(&scope, &Terms::new().ttl(60 * SECOND)).await.unwrap();
+    // Nobody has noticed yet.
+    lease.held().state().valid_until = Duration::ZERO;
+    drop((lease, plan));
+    assert_eq!(holder.metrics().held.get(), 0);
+}
+
+/// Adds nothing, but wants to be asked.
+struct Hook;
+
+impl Hooks for Hook {}
+
+#[tokio::test]
+async fn what_a_hook_should_have_heard_of_in_time_is_left_for_the_reaper() {
+    let store = MemoryStore::new().into_store();
+    let coordinator = Coordinator::builder(store.clone()).name("holder").start().unwrap();
+    let scope = "a/late".parse().unwrap();
+    let terms = Terms::new().ttl(60 * SECOND).reapable().hooks(Arc::new(Hook));
+    let lease = coordinator.acquire(&scope, &terms).await.unwrap();
+    lease.held().state().valid_until = Duration::ZERO;
+    assert!(matches!(lease.release_ok(b"42").await, Err(Error::Lost { .. })));
+    assert_eq!(store.list_all(&Query::new(REMAINS)).await.unwrap().len(), 1);
+}
