@@ -18,6 +18,7 @@ mod names;
 mod objects;
 mod processes;
 mod races;
+mod recipe;
 mod refusing;
 mod reopening;
 mod resuming;
@@ -58,6 +59,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         reopening::all(),
         processes::all(),
         leases::all(),
+        recipe::all(),
         tenures::all(),
         blocked::all(),
         waiting::all(),
