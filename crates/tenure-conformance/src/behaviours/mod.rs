@@ -7,6 +7,7 @@ mod deeds;
 mod faults;
 mod fenced;
 mod gates;
+mod handing;
 mod helping;
 mod hooked;
 mod labels;
@@ -63,6 +64,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         tenures::all(),
         blocked::all(),
         waiting::all(),
+        handing::all(),
         slots::all(),
         sharing::all(),
         deeds::all(),
