@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, LeaseInfo, Owner, REMAINS, ReapHook, Subject};
-use tenure::random::SystemRandom;
+use tenure::lease::{Draft, Hooks, LeaseInfo, REMAINS, ReapHook, Subject};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect, Put};
 use tenure::{Error, Key};
 
-use super::leases::{refused, soon, terms};
+use super::leases::{soon, terms};
 use crate::context::Context;
 use crate::helpers::{existing, number, text};
 use crate::subject::behaviour;
@@ -45,11 +44,6 @@ pub(super) fn all() -> Vec<Behaviour> {
             an_unreleased_lease_is_reaped_once,
             [multi, ttl, real_time],
             "by several coordinators at once; one that lives or was released is not reaped"
-        ),
-        behaviour!(
-            a_reported_owner_is_kept_alive,
-            [ttl, real_time],
-            "by whoever hears from it; another owner is refused until it falls silent"
         ),
     ]
 }
@@ -372,25 +366,4 @@ async fn an_unreleased_lease_is_reaped_once(ctx: Context) -> Result<(), Failure>
     ensure_eq!(again, 0, "reaped again");
     next.release().await?;
     Ok(kept.release().await?)
-}
-
-async fn a_reported_owner_is_kept_alive(ctx: Context) -> Result<(), Failure> {
-    let scope = ctx.scope("runner-1")?;
-    let controllers = [ctx.coordinator("a").await?, ctx.coordinator("b").await?];
-    let (runner, other) =
-        (Owner::new("runner", &SystemRandom)?, Owner::new("runner", &SystemRandom)?);
-    let (mut token, mut kept_at) = (None, ctx.uptime());
-    for n in 0..6 {
-        kept_at = ctx.uptime();
-        let controller = &controllers[n % 2];
-        let kept = controller.keep_alive(&scope, &runner, ctx.life(), [].into()).await?;
-        ensure_eq!(*token.get_or_insert(kept.token), kept.token, "one tenure");
-        ctx.pass(ctx.life() / 3).await;
-    }
-    let asked = controllers[0].keep_alive(&scope, &other, ctx.life(), [].into()).await;
-    refused(asked, ctx.uptime() < kept_at + ctx.life())?;
-    ctx.pass(ctx.life() + ctx.slack() + Duration::from_millis(50)).await;
-    let kept = controllers[0].keep_alive(&scope, &other, ctx.life(), [].into()).await?;
-    ensure!(Some(kept.token) > token, "a greater token");
-    Ok(())
 }

@@ -22,6 +22,7 @@ mod races;
 mod recipe;
 mod refusing;
 mod reopening;
+mod reporting;
 mod resuming;
 mod sharing;
 mod slots;
@@ -70,6 +71,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         deeds::all(),
         resuming::all(),
         hooked::all(),
+        reporting::all(),
         gates::all(),
         refusing::all(),
     ];
