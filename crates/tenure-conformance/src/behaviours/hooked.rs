@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, LeaseInfo, REMAINS, ReapHook, Subject};
+use tenure::lease::{Draft, Hooks, LeaseInfo, Namespace, REMAINS, ReapHook, Scope, Subject};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect, Put};
 use tenure::{Error, Key};
@@ -38,7 +38,7 @@ pub(super) fn all() -> Vec<Behaviour> {
         behaviour!(
             one_bad_record_does_not_stop_the_reaper,
             [multi, ttl, real_time],
-            "the others are reaped, and the error names the one that cannot be read"
+            "the others are reaped, in every namespace, and the error names the one that cannot be read"
         ),
         behaviour!(
             an_unreleased_lease_is_reaped_once,
@@ -287,9 +287,12 @@ async fn a_careless_hook_cannot_lose_the_lease(ctx: Context) -> Result<(), Failu
 async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Failure> {
     let (dying, plan) = ctx.faulty("dying").await?;
     let reaper = ctx.coordinator("reaper").await?;
+    let (namespace, later) = (ctx.namespace("lease")?, ctx.namespace("later")?);
+    let child = Namespace::new(namespace.parts().chain(["child"]))?;
     let mut lost = Vec::new();
-    for key in ["a", "z"] {
-        lost.push(dying.acquire(&ctx.scope(key)?, &terms(&ctx).reapable()).await?);
+    for (namespace, key) in [(&namespace, "a"), (&namespace, "z"), (&child, "c"), (&later, "l")] {
+        let scope = Scope::new(namespace, key)?;
+        lost.push(dying.acquire(&scope, &terms(&ctx).reapable()).await?);
     }
     let bad = Key::new(REMAINS, format!("{}#broken", ctx.scope("m")?));
     ctx.store().commit(Put::new(bad.clone(), "not a record")).await?;
@@ -298,14 +301,15 @@ async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Fai
         soon("the loss", lease.lost()).await?;
     }
     ctx.pass(ctx.life() / 5 + ctx.slack()).await;
-    let (namespace, tally) = (ctx.namespace("lease")?, ctx.key("tally"));
-    match reaper.reap(&[namespace], true, &Tally { key: tally.clone() }).await {
+    let tally = ctx.key("tally");
+    match reaper.reap(&[namespace, later], true, &Tally { key: tally.clone() }).await {
         Err(Error::Corrupt { reason, .. }) => {
             ensure!(reason.contains(&bad.to_string()), "it does not say which: {reason}");
         }
         other => return Err(Failure::new(format!("the bad record went unnoticed: {other:?}"))),
     }
-    ensure_eq!(number(&existing(ctx.store(), &tally).await?), 2, "the others were reaped");
+    let reaped = number(&existing(ctx.store(), &tally).await?);
+    ensure_eq!(reaped, 4, "the others were reaped, also below it and in the next namespace");
     Ok(())
 }
 
