@@ -176,7 +176,8 @@ impl Gate {
     /// # Errors
     /// What makes waiting pointless: an invalid request, a store that cannot hold leases or refuses
     /// this program. An unreachable store is waited for. Also if a loop did not stop in time at
-    /// shutdown; its lease is then kept until the process ends, since the work may still be going on.
+    /// shutdown, however the term ended; its lease, if it still has it, is then kept until the process
+    /// ends, since the work may still be going on.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         tokio::pin!(shutdown);
         let mut failures = 0;
@@ -197,7 +198,7 @@ impl Gate {
             let end = self.term(lease, shutdown.as_mut()).await?;
             match end {
                 End::Shutdown => break,
-                End::Lost(loss) => self.status.send_modify(|status| status.last_loss = Some(loss)),
+                End::Lost(_) => {}
                 End::Ended(ended) => {
                     let lasted = self.uptime().saturating_sub(started);
                     failures = if lasted >= self.patience.restart_max { 1 } else { failures + 1 };
@@ -229,28 +230,48 @@ impl Gate {
         let state = if lease.is_some() { GateState::Holding } else { GateState::Ungated };
         self.set(state, lease.as_deref());
         let mut running = Running::start(&self.coordinator, lease, &self.work, self.home.clone());
-        let end = tokio::select! {
+        let mut end = tokio::select! {
             biased;
             () = &mut shutdown => End::Shutdown,
             end = running.end() => end,
         };
-        if let End::Ended(ended) = &end {
-            self.metrics.ended(&ended.name, ended.how);
-        }
-        self.set(GateState::Stopping, None);
+        self.tell(&end);
         self.flawed(&mut running).await;
-        let stopped = match &end {
+        let mut stopped = match &end {
             End::Lost(loss) => running.stop(after_loss(loss, &self.terms, &self.coordinator)).await,
             End::Shutdown | End::Ended(_) => running.stop(self.patience.stop).await,
         };
         self.metrics.holding.set(0);
-        if !stopped && matches!(end, End::Shutdown) {
+        if !stopped && !matches!(end, End::Shutdown) {
+            // Nobody waits for this replica, so it waits for its loops; but not past a shutdown.
+            tokio::select! {
+                biased;
+                () = running.all_stopped() => stopped = true,
+                () = shutdown => {
+                    end = End::Shutdown;
+                    stopped = running.stop(self.patience.stop).await;
+                }
+            }
+        }
+        if !stopped {
             running.abandon();
             let reason = "a loop did not stop in time; its lease is kept until this process ends";
             return Err(Error::unavailable("gate", reason));
         }
         running.finish().await;
         Ok(end)
+    }
+
+    /// The term is over.
+    fn tell(&self, end: &End) {
+        self.set(GateState::Stopping, None);
+        match end {
+            End::Lost(loss) => {
+                self.status.send_modify(|status| status.last_loss = Some(loss.clone()));
+            }
+            End::Ended(ended) => self.metrics.ended(&ended.name, ended.how),
+            End::Shutdown => {}
+        }
     }
 
     #[cfg(not(feature = "flaws"))]
