@@ -41,9 +41,11 @@ mod status;
 mod stuck_tests;
 mod term;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -51,11 +53,15 @@ pub use metrics::GateMetrics;
 pub use status::{GateState, GateStatus};
 pub use term::Term;
 
-use crate::lease::{Coordinator, Lease, LeaseInfo, Loss, Scope, Spawn, Terms};
+use crate::lease::{Coordinator, Election, Lease, LeaseInfo, Loss, Scope, Spawn, Terms};
 use crate::{Error, Result};
 use running::{Ended, Running};
 
 pub(crate) type Work = Arc<dyn Fn(Term) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A standby that waits for less than this does not look who holds; one that cannot be told looks again
+/// after as much.
+const OBSERVE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long loops may take to stop, and how soon they are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +195,7 @@ impl Gate {
                     biased;
                     () = &mut shutdown => break,
                     acquired = self.coordinator.acquire(&self.scope, &terms) => acquired?,
+                    never = self.observe() => match never {},
                 };
                 Some(Arc::new(acquired))
             } else {
@@ -217,6 +224,28 @@ impl Gate {
         }
         self.set(GateState::Stopped, None);
         Ok(())
+    }
+
+    /// Keeps the status informed of who holds the lease meanwhile. Told by the store, as whoever waits
+    /// is, and only once there is a wait worth telling about.
+    async fn observe(&self) -> Infallible {
+        if !self.coordinator.store().capabilities().notifies_all() {
+            return std::future::pending().await;
+        }
+        let election = Election::new(&self.coordinator, self.scope.clone());
+        let clock = self.coordinator.store().clock();
+        loop {
+            clock.sleep(OBSERVE_AFTER).await;
+            let Ok(mut leaders) = election.observe().await else { continue };
+            while let Some(Ok(leader)) = leaders.next().await {
+                let holder = leader.map(|info| info.holder.to_string());
+                self.status.send_if_modified(|status| {
+                    let changed = status.holder != holder;
+                    status.holder = holder;
+                    changed
+                });
+            }
+        }
     }
 
     /// One term: the loops run, something ends them, they stop, and only then the lease goes.
@@ -297,6 +326,7 @@ impl Gate {
         self.status.send_modify(|status| {
             status.state = state;
             status.token = lease.map(Lease::token);
+            status.holder = lease.map(|lease| lease.owner().to_string());
         });
     }
 }
