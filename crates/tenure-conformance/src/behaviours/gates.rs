@@ -46,6 +46,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             "fenced by its term it never lands late"
         ),
         behaviour!(
+            a_standby_says_who_holds,
+            [ttl, real_time, told],
+            "its status names the holder, and the next one, without anybody asking the store"
+        ),
+        behaviour!(
             an_ungated_gate_needs_no_lease,
             [ttl, real_time],
             "it runs its loops and leaves the store alone"
@@ -266,6 +271,23 @@ async fn a_write_under_a_lost_term_wins_or_conflicts(ctx: Context) -> Result<(),
     ensure!(last.revision < taken, "written at {} after {taken}", last.revision);
     ensure!(number(&last) > 0 && refused.load(Ordering::SeqCst) == 1, "one write was refused");
     first.stop().await
+}
+
+async fn a_standby_says_who_holds(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("who")?, Arc::default());
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let lease = a.acquire(&scope, &terms(&ctx)).await?;
+    let mut standby = replica(&ctx, &b, &scope, &inside);
+    let holder = Some(a.owner().to_string());
+    let named = standby.status.wait_for(|status| status.holder == holder);
+    let state = soon("the holder's name", named).await?.map_err(|_| "the gate is gone")?.state;
+    ensure_eq!(state, GateState::Standby);
+    lease.release().await?;
+    standby.until(GateState::Holding).await?;
+    let status = standby.status.borrow().clone();
+    let holder = status.is_holding().then(|| b.owner().to_string());
+    ensure_eq!(status.holder, holder, "the holder of its own term");
+    standby.stop().await
 }
 
 async fn an_ungated_gate_needs_no_lease(ctx: Context) -> Result<(), Failure> {

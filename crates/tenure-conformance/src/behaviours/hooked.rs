@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, LeaseInfo, Owner, REMAINS, ReapHook, Subject};
-use tenure::random::SystemRandom;
+use tenure::lease::{Draft, Hooks, LeaseInfo, Namespace, REMAINS, ReapHook, Scope, Subject};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect, Put};
 use tenure::{Error, Key};
 
-use super::leases::{refused, soon, terms};
+use super::leases::{soon, terms};
 use crate::context::Context;
 use crate::helpers::{existing, number, text};
 use crate::subject::behaviour;
@@ -39,17 +38,12 @@ pub(super) fn all() -> Vec<Behaviour> {
         behaviour!(
             one_bad_record_does_not_stop_the_reaper,
             [multi, ttl, real_time],
-            "the others are reaped, and the error names the one that cannot be read"
+            "the others are reaped, in every namespace, and the error names the one that cannot be read"
         ),
         behaviour!(
             an_unreleased_lease_is_reaped_once,
             [multi, ttl, real_time],
             "by several coordinators at once; one that lives or was released is not reaped"
-        ),
-        behaviour!(
-            a_reported_owner_is_kept_alive,
-            [ttl, real_time],
-            "by whoever hears from it; another owner is refused until it falls silent"
         ),
     ]
 }
@@ -293,9 +287,12 @@ async fn a_careless_hook_cannot_lose_the_lease(ctx: Context) -> Result<(), Failu
 async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Failure> {
     let (dying, plan) = ctx.faulty("dying").await?;
     let reaper = ctx.coordinator("reaper").await?;
+    let (namespace, later) = (ctx.namespace("lease")?, ctx.namespace("later")?);
+    let child = Namespace::new(namespace.parts().chain(["child"]))?;
     let mut lost = Vec::new();
-    for key in ["a", "z"] {
-        lost.push(dying.acquire(&ctx.scope(key)?, &terms(&ctx).reapable()).await?);
+    for (namespace, key) in [(&namespace, "a"), (&namespace, "z"), (&child, "c"), (&later, "l")] {
+        let scope = Scope::new(namespace, key)?;
+        lost.push(dying.acquire(&scope, &terms(&ctx).reapable()).await?);
     }
     let bad = Key::new(REMAINS, format!("{}#broken", ctx.scope("m")?));
     ctx.store().commit(Put::new(bad.clone(), "not a record")).await?;
@@ -304,14 +301,15 @@ async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Fai
         soon("the loss", lease.lost()).await?;
     }
     ctx.pass(ctx.life() / 5 + ctx.slack()).await;
-    let (namespace, tally) = (ctx.namespace("lease")?, ctx.key("tally"));
-    match reaper.reap(&[namespace], true, &Tally { key: tally.clone() }).await {
+    let tally = ctx.key("tally");
+    match reaper.reap(&[namespace, later], true, &Tally { key: tally.clone() }).await {
         Err(Error::Corrupt { reason, .. }) => {
             ensure!(reason.contains(&bad.to_string()), "it does not say which: {reason}");
         }
         other => return Err(Failure::new(format!("the bad record went unnoticed: {other:?}"))),
     }
-    ensure_eq!(number(&existing(ctx.store(), &tally).await?), 2, "the others were reaped");
+    let reaped = number(&existing(ctx.store(), &tally).await?);
+    ensure_eq!(reaped, 4, "the others were reaped, also below it and in the next namespace");
     Ok(())
 }
 
@@ -372,25 +370,4 @@ async fn an_unreleased_lease_is_reaped_once(ctx: Context) -> Result<(), Failure>
     ensure_eq!(again, 0, "reaped again");
     next.release().await?;
     Ok(kept.release().await?)
-}
-
-async fn a_reported_owner_is_kept_alive(ctx: Context) -> Result<(), Failure> {
-    let scope = ctx.scope("runner-1")?;
-    let controllers = [ctx.coordinator("a").await?, ctx.coordinator("b").await?];
-    let (runner, other) =
-        (Owner::new("runner", &SystemRandom)?, Owner::new("runner", &SystemRandom)?);
-    let (mut token, mut kept_at) = (None, ctx.uptime());
-    for n in 0..6 {
-        kept_at = ctx.uptime();
-        let controller = &controllers[n % 2];
-        let kept = controller.keep_alive(&scope, &runner, ctx.life(), [].into()).await?;
-        ensure_eq!(*token.get_or_insert(kept.token), kept.token, "one tenure");
-        ctx.pass(ctx.life() / 3).await;
-    }
-    let asked = controllers[0].keep_alive(&scope, &other, ctx.life(), [].into()).await;
-    refused(asked, ctx.uptime() < kept_at + ctx.life())?;
-    ctx.pass(ctx.life() + ctx.slack() + Duration::from_millis(50)).await;
-    let kept = controllers[0].keep_alive(&scope, &other, ctx.life(), [].into()).await?;
-    ensure!(Some(kept.token) > token, "a greater token");
-    Ok(())
 }

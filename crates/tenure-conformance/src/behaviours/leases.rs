@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use tenure::lease::{Lease, LeaseEvent, ReconcilerLease, Terms};
+use tenure::lease::{Lease, LeaseEvent, Terms};
 use tenure::store::{Commit, Put};
 use tenure::{Error, Key};
 
@@ -44,11 +44,6 @@ pub(super) fn all() -> Vec<Behaviour> {
             a_life_too_short_to_renew_is_refused,
             [ttl, real_time],
             "with the shortest one that works, instead of a lease that is lost at once"
-        ),
-        behaviour!(
-            the_reconciler_recipe_holds,
-            [ttl, real_time],
-            "acquire, steal only what expired, renew, release, on the documented record"
         ),
     ]
 }
@@ -231,39 +226,4 @@ async fn a_life_too_short_to_renew_is_refused(ctx: Context) -> Result<(), Failur
     }
     ensure!(coordinator.holder(&scope).await?.is_none(), "held all the same");
     Ok(())
-}
-
-async fn the_reconciler_recipe_holds(ctx: Context) -> Result<(), Failure> {
-    let record = ctx.key("singleton");
-    let recipe = |name: &str| -> Result<ReconcilerLease, Failure> {
-        let lease = ReconcilerLease::new(ctx.store().clone(), name)?;
-        Ok(lease.ttl(ctx.ttl()).record(record.clone(), "reconciler-lease"))
-    };
-    let (a, b, twin) = (recipe("gateway-0")?, recipe("gateway-1")?, recipe("gateway-0")?);
-    let mut guard = a.acquire_or_steal().await?;
-    let first = guard.token();
-    guard.renew().await?;
-    ensure_in_time!(guard.is_valid(), "after a renewal");
-    for other in [&b, &twin] {
-        match other.try_steal_expired().await {
-            Err(Error::Held { .. }) => {}
-            other => {
-                ensure_in_time!(guard.is_valid(), "it ended too soon: {other:?}");
-                return Err(Failure::new(format!("a live lease was stolen: {other:?}")));
-            }
-        }
-    }
-    ctx.pass(ctx.ttl() + ctx.slack()).await;
-    ensure!(!guard.is_valid(), "the holder stops by itself");
-    let stolen = b.try_steal_expired().await?;
-    ensure!(stolen.token() > first, "{} after {first}", stolen.token());
-    match guard.renew().await {
-        Err(Error::Lost { .. }) => {}
-        other => return Err(Failure::new(format!("renewed what was stolen: {other:?}"))),
-    }
-    ensure!(guard.release().await.is_err(), "released what was stolen");
-    stolen.release().await?;
-    let next = a.try_acquire().await?;
-    ensure!(next.token() > first, "a token that never repeats");
-    Ok(next.release().await?)
 }

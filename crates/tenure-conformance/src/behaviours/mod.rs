@@ -7,6 +7,7 @@ mod deeds;
 mod faults;
 mod fenced;
 mod gates;
+mod handing;
 mod helping;
 mod hooked;
 mod labels;
@@ -19,8 +20,10 @@ mod names;
 mod objects;
 mod processes;
 mod races;
+mod recipe;
 mod refusing;
 mod reopening;
+mod reporting;
 mod resuming;
 mod sharing;
 mod slots;
@@ -59,15 +62,18 @@ pub fn behaviours() -> Vec<Behaviour> {
         reopening::all(),
         processes::all(),
         leases::all(),
+        recipe::all(),
         tenures::all(),
         letting_go::all(),
         blocked::all(),
         waiting::all(),
+        handing::all(),
         slots::all(),
         sharing::all(),
         deeds::all(),
         resuming::all(),
         hooked::all(),
+        reporting::all(),
         gates::all(),
         refusing::all(),
     ];

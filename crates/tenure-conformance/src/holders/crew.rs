@@ -24,6 +24,8 @@ pub(super) const BOUND: Duration = PATIENCE.saturating_mul(2);
 pub(super) struct Crew<'a> {
     command: &'a WorkerCommand,
     hold: Hold,
+    /// Whoever freezes may have a lock of the store, about which no lease can do anything.
+    locks: bool,
     processes: BTreeMap<String, Process>,
     record: watch::Sender<Record>,
     started: u32,
@@ -35,9 +37,9 @@ struct Process {
 }
 
 impl<'a> Crew<'a> {
-    pub(super) fn new(command: &'a WorkerCommand, hold: Hold) -> Self {
+    pub(super) fn new(command: &'a WorkerCommand, hold: Hold, locks: bool) -> Self {
         let record = watch::Sender::new(Record::default());
-        Self { command, hold, processes: BTreeMap::new(), record, started: 0 }
+        Self { command, hold, locks, processes: BTreeMap::new(), record, started: 0 }
     }
 
     pub(super) fn ttl(&self) -> Duration {
@@ -99,8 +101,21 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
+    /// Waits for somebody else to go on while a process is frozen. Only on a store of which that one
+    /// may have a lock is it no failure if nobody does for three lives.
+    pub(super) async fn overtakes(
+        &self,
+        what: &str,
+        is_so: impl FnMut(&Record) -> bool,
+    ) -> Result<bool, Failure> {
+        match self.locks {
+            true => self.within(self.ttl() * 3, is_so).await,
+            false => self.until(what, is_so).await.map(|()| true),
+        }
+    }
+
     /// Whether it became true in time.
-    pub(super) async fn within(
+    async fn within(
         &self,
         patience: Duration,
         mut is_so: impl FnMut(&Record) -> bool,
@@ -161,6 +176,15 @@ impl<'a> Crew<'a> {
         Ok(())
     }
 
+    /// `SIGTERM`. Returns when the process has ended, as it should, and all it said was heard.
+    pub(super) async fn terminate(&mut self, name: &str) -> Result<(), Failure> {
+        self.record.send_modify(|record| record.dismiss(name));
+        self.signal(name, Signal::TERM)?;
+        let process = self.processes.remove(name);
+        let mut process = process.ok_or_else(|| format!("no process {name}"))?;
+        self.ended(name, &mut process).await
+    }
+
     /// Tells all to stop and waits until they have.
     pub(super) async fn stop_all(&mut self) -> Result<(), Failure> {
         let mut processes = std::mem::take(&mut self.processes);
@@ -169,12 +193,16 @@ impl<'a> Crew<'a> {
             process.stdin.write_all(format!("{STOP}\n").as_bytes()).await?;
         }
         for (name, mut process) in processes {
-            let ended = timeout(BOUND, process.child.wait()).await;
-            let status = ended.map_err(|_| format!("{name} does not end"))??;
-            ensure!(status.success(), "{name} ended with {status}");
-            self.all_said(&name).await?;
+            self.ended(&name, &mut process).await?;
         }
         Ok(())
+    }
+
+    async fn ended(&self, name: &str, process: &mut Process) -> Result<(), Failure> {
+        let ended = timeout(BOUND, process.child.wait()).await;
+        let status = ended.map_err(|_| format!("{name} does not end"))??;
+        ensure!(status.success(), "{name} ended with {status}");
+        self.all_said(name).await
     }
 
     async fn all_said(&self, name: &str) -> Result<(), Failure> {

@@ -9,6 +9,8 @@
 //! entry alone, and nobody writes late on purpose, because nothing would stop it.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,9 +28,9 @@ pub(super) const RELEASE: &str = "release";
 pub(super) const STOP: &str = "stop";
 
 /// Between counts, so that a tenure is not over before it is disturbed.
-const PACE: Duration = Duration::from_millis(4);
+pub(super) const PACE: Duration = Duration::from_millis(4);
 /// Between attempts while the store cannot be reached.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// The request to a worker: hold this in turn with others, until told otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +41,8 @@ pub(crate) struct Hold {
     pub what: String,
     /// How many slots, if it is a group.
     pub slots: Option<u32>,
+    /// Through a gate, whose loop counts.
+    pub gated: bool,
     pub ttl_ms: u64,
     /// The kind of the counters, one for each lease.
     pub counters: String,
@@ -83,35 +87,22 @@ impl Hold {
         self,
         store: &Store,
         lines: &mut UnboundedReceiver<String>,
-        say: impl Fn(&str) -> io::Result<()>,
+        say: impl Fn(&str) -> io::Result<()> + Clone + Send + Sync + 'static,
     ) -> io::Result<()> {
         let coordinator = Coordinator::builder(store.clone()).name(&self.name).start();
         let coordinator = coordinator.map_err(io::Error::other)?;
-        let say = |said: Said| say(&serde_json::to_string(&said)?);
-        let mut holder = Holder { hold: self, store, say, attempts: 0 };
-        loop {
-            let acquired = tokio::select! {
-                acquired = holder.acquire(&coordinator) => acquired,
-                () = told_to_stop(lines) => break,
-            };
-            match acquired {
-                Ok(lease) => {
-                    if holder.tenure(lease, lines).await? {
-                        break;
-                    }
-                }
-                Err(Error::Unavailable { .. } | Error::Unknown { .. } | Error::Held { .. }) => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(error) => return (holder.say)(Said::Complaint(error.to_string())),
-            }
+        let say = move |said: Said| say(&serde_json::to_string(&said)?);
+        let holder = Holder { hold: self, store: store.clone(), say, attempts: Arc::default() };
+        match holder.hold.gated {
+            true => holder.run_gated(&coordinator, lines).await?,
+            false => holder.run(&coordinator, lines).await?,
         }
         store.close().await;
         Ok(())
     }
 }
 
-async fn told_to_stop(lines: &mut UnboundedReceiver<String>) {
+pub(super) async fn told_to_stop(lines: &mut UnboundedReceiver<String>) {
     while let Some(line) = lines.recv().await {
         if line == STOP {
             return;
@@ -119,23 +110,49 @@ async fn told_to_stop(lines: &mut UnboundedReceiver<String>) {
     }
 }
 
-struct Holder<'a, S> {
-    hold: Hold,
-    store: &'a Store,
-    say: S,
+/// A process that holds.
+#[derive(Clone)]
+pub(super) struct Holder<S> {
+    pub(super) hold: Hold,
+    pub(super) store: Store,
+    pub(super) say: S,
     /// Counts tried so far; each has its own place in the journal.
-    attempts: u64,
+    pub(super) attempts: Arc<AtomicU64>,
 }
 
 /// What became of one count.
-enum Count {
+pub(super) enum Count {
     Done(u64),
     /// It did not happen; with whether the fence stopped it.
     Refused(bool),
     Unknown,
 }
 
-impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
+impl<S: Fn(Said) -> io::Result<()>> Holder<S> {
+    async fn run(
+        &self,
+        coordinator: &Coordinator,
+        lines: &mut UnboundedReceiver<String>,
+    ) -> io::Result<()> {
+        loop {
+            let acquired = tokio::select! {
+                acquired = self.acquire(coordinator) => acquired,
+                () = told_to_stop(lines) => return Ok(()),
+            };
+            match acquired {
+                Ok(lease) => {
+                    if self.tenure(lease, lines).await? {
+                        return Ok(());
+                    }
+                }
+                Err(Error::Unavailable { .. } | Error::Unknown { .. } | Error::Held { .. }) => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return (self.say)(Said::Complaint(error.to_string())),
+            }
+        }
+    }
+
     async fn acquire(&self, coordinator: &Coordinator) -> tenure::Result<Lease> {
         let ttl = Duration::from_millis(self.hold.ttl_ms);
         let terms = Terms::new().ttl(ttl).wait_forever();
@@ -150,7 +167,7 @@ impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
 
     /// Counts until the lease is lost or let go. Whether it was told to stop.
     async fn tenure(
-        &mut self,
+        &self,
         lease: Lease,
         lines: &mut UnboundedReceiver<String>,
     ) -> io::Result<bool> {
@@ -200,14 +217,13 @@ impl<S: Fn(Said) -> io::Result<()>> Holder<'_, S> {
 
     /// One count. A late one is what a holder does that was frozen between looking at its lease and
     /// writing: it writes what it remembers.
-    async fn count(
-        &mut self,
+    pub(super) async fn count(
+        &self,
         lease: &Lease,
         remembered: Option<u64>,
         late: bool,
     ) -> io::Result<Count> {
-        self.attempts += 1;
-        let n = self.attempts;
+        let n = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         match self.try_count(lease, remembered, n).await {
             Ok((entry, revision)) => {
                 let (value, until) = (entry.value, nanos(lease.valid_until()));

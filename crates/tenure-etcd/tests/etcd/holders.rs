@@ -20,6 +20,7 @@ const ROUNDS: u32 = 11;
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     holders::add_slots(trials, "etcd", server.fresh());
+    holders::add_gates(trials, "etcd", server.fresh());
     trials.test("etcd::holders_of_a_scope_endure_outages_of_a_cluster", outages);
 }
 

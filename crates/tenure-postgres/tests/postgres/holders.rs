@@ -24,6 +24,12 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
         Ok(url) => holders::add_slots(trials, "postgres", url),
         Err(failure) => trials.test("postgres::holders_of_slots_endure", || async { Err(failure) }),
     }
+    match server.fresh_database() {
+        Ok(url) => holders::add_gates(trials, "postgres", url),
+        Err(failure) => {
+            trials.test("postgres::gates_of_processes_endure", || async { Err(failure) })
+        }
+    }
     trials.test("postgres::holders_of_a_scope_endure_outages", outages);
 }
 

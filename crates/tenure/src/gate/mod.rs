@@ -41,9 +41,11 @@ mod status;
 mod stuck_tests;
 mod term;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -51,11 +53,15 @@ pub use metrics::GateMetrics;
 pub use status::{GateState, GateStatus};
 pub use term::Term;
 
-use crate::lease::{Coordinator, Lease, LeaseInfo, Loss, Scope, Spawn, Terms};
+use crate::lease::{Coordinator, Election, Lease, LeaseInfo, Loss, Scope, Spawn, Terms};
 use crate::{Error, Result};
 use running::{Ended, Running};
 
 pub(crate) type Work = Arc<dyn Fn(Term) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A standby that waits for less than this does not look who holds; one that cannot be told looks again
+/// after as much.
+const OBSERVE_AFTER: Duration = Duration::from_secs(1);
 
 /// How long loops may take to stop, and how soon they are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +182,8 @@ impl Gate {
     /// # Errors
     /// What makes waiting pointless: an invalid request, a store that cannot hold leases or refuses
     /// this program. An unreachable store is waited for. Also if a loop did not stop in time at
-    /// shutdown; its lease is then kept until the process ends, since the work may still be going on.
+    /// shutdown, however the term ended; its lease, if it still has it, is then kept until the process
+    /// ends, since the work may still be going on.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         tokio::pin!(shutdown);
         let mut failures = 0;
@@ -188,6 +195,7 @@ impl Gate {
                     biased;
                     () = &mut shutdown => break,
                     acquired = self.coordinator.acquire(&self.scope, &terms) => acquired?,
+                    never = self.observe() => match never {},
                 };
                 Some(Arc::new(acquired))
             } else {
@@ -197,7 +205,7 @@ impl Gate {
             let end = self.term(lease, shutdown.as_mut()).await?;
             match end {
                 End::Shutdown => break,
-                End::Lost(loss) => self.status.send_modify(|status| status.last_loss = Some(loss)),
+                End::Lost(_) => {}
                 End::Ended(ended) => {
                     let lasted = self.uptime().saturating_sub(started);
                     failures = if lasted >= self.patience.restart_max { 1 } else { failures + 1 };
@@ -218,6 +226,28 @@ impl Gate {
         Ok(())
     }
 
+    /// Keeps the status informed of who holds the lease meanwhile. Told by the store, as whoever waits
+    /// is, and only once there is a wait worth telling about.
+    async fn observe(&self) -> Infallible {
+        if !self.coordinator.store().capabilities().notifies_all() {
+            return std::future::pending().await;
+        }
+        let election = Election::new(&self.coordinator, self.scope.clone());
+        let clock = self.coordinator.store().clock();
+        loop {
+            clock.sleep(OBSERVE_AFTER).await;
+            let Ok(mut leaders) = election.observe().await else { continue };
+            while let Some(Ok(leader)) = leaders.next().await {
+                let holder = leader.map(|info| info.holder.to_string());
+                self.status.send_if_modified(|status| {
+                    let changed = status.holder != holder;
+                    status.holder = holder;
+                    changed
+                });
+            }
+        }
+    }
+
     /// One term: the loops run, something ends them, they stop, and only then the lease goes.
     async fn term(
         &self,
@@ -229,28 +259,48 @@ impl Gate {
         let state = if lease.is_some() { GateState::Holding } else { GateState::Ungated };
         self.set(state, lease.as_deref());
         let mut running = Running::start(&self.coordinator, lease, &self.work, self.home.clone());
-        let end = tokio::select! {
+        let mut end = tokio::select! {
             biased;
             () = &mut shutdown => End::Shutdown,
             end = running.end() => end,
         };
-        if let End::Ended(ended) = &end {
-            self.metrics.ended(&ended.name, ended.how);
-        }
-        self.set(GateState::Stopping, None);
+        self.tell(&end);
         self.flawed(&mut running).await;
-        let stopped = match &end {
+        let mut stopped = match &end {
             End::Lost(loss) => running.stop(after_loss(loss, &self.terms, &self.coordinator)).await,
             End::Shutdown | End::Ended(_) => running.stop(self.patience.stop).await,
         };
         self.metrics.holding.set(0);
-        if !stopped && matches!(end, End::Shutdown) {
+        if !stopped && !matches!(end, End::Shutdown) {
+            // Nobody waits for this replica, so it waits for its loops; but not past a shutdown.
+            tokio::select! {
+                biased;
+                () = running.all_stopped() => stopped = true,
+                () = shutdown => {
+                    end = End::Shutdown;
+                    stopped = running.stop(self.patience.stop).await;
+                }
+            }
+        }
+        if !stopped {
             running.abandon();
             let reason = "a loop did not stop in time; its lease is kept until this process ends";
             return Err(Error::unavailable("gate", reason));
         }
         running.finish().await;
         Ok(end)
+    }
+
+    /// The term is over.
+    fn tell(&self, end: &End) {
+        self.set(GateState::Stopping, None);
+        match end {
+            End::Lost(loss) => {
+                self.status.send_modify(|status| status.last_loss = Some(loss.clone()));
+            }
+            End::Ended(ended) => self.metrics.ended(&ended.name, ended.how),
+            End::Shutdown => {}
+        }
     }
 
     #[cfg(not(feature = "flaws"))]
@@ -276,6 +326,7 @@ impl Gate {
         self.status.send_modify(|status| {
             status.state = state;
             status.token = lease.map(Lease::token);
+            status.holder = lease.map(|lease| lease.owner().to_string());
         });
     }
 }

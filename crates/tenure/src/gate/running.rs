@@ -117,14 +117,15 @@ impl Running {
         true
     }
 
-    /// Waits for the last loop, then lets go of the lease.
-    pub(super) async fn finish(mut self) {
-        while self.left > 0 {
-            if self.ended.recv().await.is_none() {
-                break;
-            }
+    /// Resolves when the last loop has ended, however long that takes.
+    pub(super) async fn all_stopped(&mut self) {
+        while self.left > 0 && self.ended.recv().await.is_some() {
             self.left -= 1;
         }
+    }
+
+    /// Lets go of the lease. All loops must have ended.
+    pub(super) async fn finish(mut self) {
         let Some(lease) = self.lease.take() else { return };
         match Arc::into_inner(lease) {
             Some(lease) => {

@@ -45,6 +45,9 @@ pub struct GateStatus {
     pub state: GateState,
     /// The token of the present term.
     pub token: Option<u64>,
+    /// Who holds the lease: this replica while it does. In standby whoever else, as soon as it has
+    /// been heard of; where the store does not tell everybody, nobody is. See [`super::Gate::holder`].
+    pub holder: Option<String>,
     /// How the last term that was lost ended.
     pub last_loss: Option<Loss>,
 }
@@ -56,6 +59,7 @@ impl GateStatus {
             owner: owner.to_string(),
             state: GateState::Standby,
             token: None,
+            holder: None,
             last_loss: None,
         }
     }

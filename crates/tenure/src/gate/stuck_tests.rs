@@ -1,33 +1,115 @@
-//! A loop that cannot be stopped: its lease stays, so that nobody starts beside it.
+//! Loops that cannot be stopped: a shutdown comes to its end all the same, and a lease that is still
+//! there stays, so that nobody starts beside them.
 
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use crate::Error;
-use crate::gate::{Gate, Patience};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::gate::{Gate, GateState, GateStatus, Patience};
 use crate::lease::{Coordinator, Scope, Terms};
 use crate::store::memory::MemoryStore;
+use crate::{Error, Result};
 
 const LIFE: Duration = Duration::from_millis(300);
-/// Longer than the gate waits for a loop that blocks its thread, and some lives more.
-const STUCK: Duration = Duration::from_millis(3_500);
+/// Whatever is bound to happen is waited for this long.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// A gate with a loop that blocks its thread until the test lets it go.
+struct Stuck {
+    there: Coordinator,
+    scope: Scope,
+    gate: Option<Gate>,
+    _let_go: mpsc::Sender<()>,
+}
+
+struct Running {
+    run: JoinHandle<Result<()>>,
+    status: watch::Receiver<GateStatus>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Stuck {
+    fn new() -> Self {
+        let store = MemoryStore::new().into_store();
+        let here = Coordinator::builder(store.clone()).name("here").start().unwrap();
+        let there = Coordinator::builder(store).name("there").start().unwrap();
+        let scope: Scope = "stuck/loop".parse().unwrap();
+        let (let_go, blocked) = mpsc::channel::<()>();
+        let blocked = Arc::new(Mutex::new(blocked));
+        let patience = Patience { stop: Duration::from_millis(100), ..Patience::default() };
+        let gate = Gate::new(&here, scope.clone()).terms(Terms::new().ttl(LIFE)).patience(patience);
+        let gate = gate.work("stuck", move |_term| {
+            let blocked = Arc::clone(&blocked);
+            async move {
+                let _ = blocked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            }
+        });
+        Self { there, scope, gate: Some(gate), _let_go: let_go }
+    }
+
+    fn start(&mut self, with: impl FnOnce(Gate) -> Gate) -> Running {
+        let gate = with(self.gate.take().expect("started once"));
+        let status = gate.status();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = tokio::spawn(gate.run(async {
+            let _ = stopped.await;
+        }));
+        Running { run, status, stop }
+    }
+
+    async fn keeps_its_lease(&self) {
+        for _ in 0..4 {
+            tokio::time::sleep(LIFE / 2).await;
+            let taken = self.there.acquire(&self.scope, &Terms::new()).await;
+            assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
+        }
+    }
+}
+
+impl Running {
+    async fn until(&mut self, state: GateState) {
+        let reached = self.status.wait_for(|status| status.state == state);
+        timeout(BOUND, reached).await.unwrap_or_else(|_| panic!("never {state}")).unwrap();
+    }
+
+    /// The shutdown ends, and says that a loop does not.
+    async fn shut_down(self) {
+        drop(self.stop);
+        let ended = timeout(BOUND, self.run).await.expect("the shutdown has an end").unwrap();
+        let error = ended.expect_err("a loop is still running");
+        assert!(error.to_string().contains("did not stop in time"), "{error}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_loop_that_is_stuck_at_shutdown_keeps_its_lease_from_others() {
-    let store = MemoryStore::new().into_store();
-    let here = Coordinator::builder(store.clone()).name("here").start().unwrap();
-    let there = Coordinator::builder(store).name("there").start().unwrap();
-    let scope: Scope = "stuck/loop".parse().unwrap();
-    let patience = Patience { stop: Duration::from_millis(100), ..Patience::default() };
-    let gate = Gate::new(&here, scope.clone())
-        .terms(Terms::new().ttl(LIFE))
-        .patience(patience)
-        .work("stuck", |_term| async { std::thread::sleep(STUCK) });
-    let ended = gate.run(tokio::time::sleep(LIFE)).await;
-    let error = ended.expect_err("a loop is still running");
-    assert!(error.to_string().contains("did not stop in time"), "{error}");
-    for _ in 0..4 {
-        tokio::time::sleep(LIFE / 2).await;
-        let taken = there.acquire(&scope, &Terms::new()).await;
-        assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
-    }
+    let mut stuck = Stuck::new();
+    let mut running = stuck.start(|gate| gate);
+    running.until(GateState::Holding).await;
+    running.shut_down().await;
+    stuck.keeps_its_lease().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_shutdown_has_an_end_though_a_loop_is_stuck_since_the_lease_was_lost() {
+    let mut stuck = Stuck::new();
+    let mut running = stuck.start(|gate| gate);
+    running.until(GateState::Holding).await;
+    assert!(stuck.there.revoke(&stuck.scope, "for the test").await.unwrap());
+    running.until(GateState::Stopping).await;
+    running.shut_down().await;
+    // The lease was gone, and others may have it: the fence keeps the stuck loop's writes out.
+    stuck.there.acquire(&stuck.scope, &Terms::new()).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_shutdown_has_an_end_though_a_loop_is_stuck_since_another_one_ended() {
+    let mut stuck = Stuck::new();
+    let mut running = stuck.start(|gate| gate.work("brief", |_term| async {}));
+    running.until(GateState::Stopping).await;
+    running.shut_down().await;
+    stuck.keeps_its_lease().await;
 }

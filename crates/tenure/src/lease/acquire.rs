@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use super::agent::Agent;
-use super::claim::{Claim, Whereabouts};
+use super::claim::{self, Claim, Whereabouts};
 use super::held::Held;
 use super::patience::Patience;
+use super::record::LEASE;
 use super::several::SeveralClaim;
-use super::take::adopt;
+use super::take::{adopt, let_go};
 use super::ticket::Ticket;
 use super::trying::{Tried, resume, try_once};
 use super::turn::Cue;
@@ -80,11 +81,12 @@ async fn bounded(
     patience: Patience,
     mut waiting: BoxFuture<'_, Result<Vec<Arc<Held>>>>,
 ) -> Result<Vec<Arc<Held>>> {
-    let answer = patience.wait(agent, waiting.as_mut()).await;
-    match answer {
-        Some(answer) => answer,
-        None => over(agent, claim, terms).await,
+    if let Some(answer) = patience.wait(agent, waiting.as_mut()).await {
+        return answer;
     }
+    // Out of the line first: what was handed to it meanwhile is let go, so that others can have it.
+    drop(waiting);
+    over(agent, claim, terms).await
 }
 
 fn observe(agent: &Agent, start: Duration, answer: &Result<Vec<Arc<Held>>>) {
@@ -231,8 +233,15 @@ async fn granted(
     terms: &Terms,
     ticket: &Ticket,
 ) -> Result<Option<Vec<Arc<Held>>>> {
-    let Some(info) = claim.granted(agent, &ticket.nonce).await? else { return Ok(None) };
-    adopt(agent, vec![info], terms, terms.reapable).await
+    let Some(among) = claim.handed() else { return Ok(None) };
+    let Some(info) = claim::granted(agent, &among, &ticket.nonce).await? else { return Ok(None) };
+    let key = Key::new(LEASE, info.id.clone());
+    let held = adopt(agent, vec![info], terms, terms.reapable).await?;
+    if held.is_none() && !terms.resume {
+        // Made sure of too late to be of use. Nobody else would let go of it.
+        let_go(agent, &[key], &ticket.nonce).await?;
+    }
+    Ok(held)
 }
 
 /// Waits a moment if the error says that it may help; else passes it on.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::agent::Agent;
-use super::record::{LeaseInfo, lease_key};
+use super::record::{LEASE, LeaseInfo, lease_key};
 use super::{Owner, Scope};
-use crate::store::Commit;
+use crate::store::{Commit, Query};
 use crate::{Error, Key, Result};
 
 /// Something to be claimed.
@@ -28,11 +28,6 @@ pub(crate) trait Claim: Send + Sync {
         false
     }
 
-    /// Whether a hand-over can satisfy it.
-    fn accepts_hand_over(&self) -> bool {
-        true
-    }
-
     /// Whether one owner may have it twice: its own lease does not stand in its way then.
     fn may_be_had_twice(&self) -> bool {
         false
@@ -49,8 +44,8 @@ pub(crate) trait Claim: Send + Sync {
         Ok(Whereabouts::Here)
     }
 
-    /// The lease that was granted to this nonce by somebody else, in a hand-over.
-    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>>;
+    /// Among which leases is the one that a hand-over grants; `None` if none can satisfy it.
+    fn handed(&self) -> Option<Query>;
 
     /// Who is in the way, for people.
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>>;
@@ -125,13 +120,34 @@ impl Claim for Whole {
         }
     }
 
-    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>> {
-        Ok(read(agent, &self.key).await?.filter(|info| *info.nonce == *nonce))
+    fn handed(&self) -> Option<Query> {
+        Some(only(&self.key.id))
     }
 
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
         read(agent, &self.key).await
     }
+}
+
+/// The lease of this id alone.
+pub(crate) fn only(id: &str) -> Query {
+    // An id holds no control characters, so nothing lies between it and this.
+    Query::new(LEASE).from(id).until(format!("{id}\u{1}"))
+}
+
+/// The lease that a hand-over has granted to this nonce.
+pub(crate) async fn granted(
+    agent: &Agent,
+    among: &Query,
+    nonce: &str,
+) -> Result<Option<LeaseInfo>> {
+    for object in agent.store.list_all(among).await? {
+        let info = LeaseInfo::read(&object, agent.backend())?;
+        if *info.nonce == *nonce {
+            return Ok(Some(info));
+        }
+    }
+    Ok(None)
 }
 
 /// A lease as it is now.

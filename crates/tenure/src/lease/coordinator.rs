@@ -233,20 +233,23 @@ impl Coordinator {
     /// how many were reaped.
     ///
     /// # Errors
-    /// A lease that cannot be reaped does not hold up the others: its error comes after they are done.
+    /// A lease that cannot be reaped does not hold up the others, of whatever namespace: its error
+    /// comes after they are done. A store that cannot be reached ends it at once.
     pub async fn reap(
         &self,
         namespaces: &[Namespace],
         children: bool,
         hook: &dyn ReapHook,
     ) -> Result<usize> {
-        let mut reaped = 0;
-        for namespace in namespaces {
-            for prefix in prefixes(namespace, children) {
-                reaped += reap::reap(&self.agent, &prefix, hook).await?;
+        let (mut reaped, mut failed) = (0, None);
+        for prefix in namespaces.iter().flat_map(|namespace| prefixes(namespace, children)) {
+            match reap::reap(&self.agent, &prefix, hook).await {
+                Ok(done) => reaped += done,
+                Err(error) if reap::concerns_one(&error) => _ = failed.get_or_insert(error),
+                Err(error) => return Err(error),
             }
         }
-        Ok(reaped)
+        failed.map_or(Ok(reaped), Err)
     }
 
     /// Resolves when everything that was dropped has been let go of: leases without a release, waits

@@ -13,8 +13,9 @@ use crate::{Error, Result};
 /// Others may hear from the same owner at the same moment.
 const ATTEMPTS: u32 = 8;
 
-/// Acquires a lease for an owner, or starts its life anew. The nonce of the owner's start stands for
-/// the acquisition, so that every proxy writes the same record and an unchanged one costs no event.
+/// Acquires a lease for an owner, or starts its life anew. What the owner has keeps its nonce, whoever
+/// acquired it: every proxy writes the same record, so that an unchanged one costs no event, and a
+/// handle of the owner's own finds its lease again. A new tenure draws a new one.
 pub(crate) async fn keep_alive(
     agent: &Agent,
     scope: &Scope,
@@ -25,9 +26,9 @@ pub(crate) async fn keep_alive(
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let current = read(agent, &lease_key(scope)).await?;
-        let (expect, since) = match &current {
+        let (expect, nonce, since) = match &current {
             Some(info) if info.holder == *owner => {
-                (Expect::Revision(info.revision), info.acquired_at_ms)
+                (Expect::Revision(info.revision), info.nonce.as_str().into(), info.acquired_at_ms)
             }
             Some(info) => {
                 return Err(Error::Held {
@@ -37,9 +38,9 @@ pub(crate) async fn keep_alive(
                     expires_in: info.expires_in.unwrap_or_default(),
                 });
             }
-            None => (Expect::Absent, agent.clock.wall_ms()),
+            None => (Expect::Absent, agent.nonce(), agent.clock.wall_ms()),
         };
-        let put = lease_put(scope, owner, owner.start(), since, metadata.clone(), ttl);
+        let put = lease_put(scope, owner, &nonce, since, metadata.clone(), ttl);
         match agent.store.commit(put.expect(expect)).await {
             Ok(committed) => {
                 return committed.first_put().ok_or_else(|| {

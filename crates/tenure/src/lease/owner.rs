@@ -46,11 +46,14 @@ impl Owner {
 
     /// This process: by the name given, else by `HOSTNAME`, else by a random one.
     pub fn detect(explicit: Option<&str>, random: &dyn Random) -> Result<Self> {
+        Self::choose(explicit, std::env::var("HOSTNAME").ok().as_deref(), random)
+    }
+
+    fn choose(explicit: Option<&str>, host: Option<&str>, random: &dyn Random) -> Result<Self> {
         if let Some(name) = explicit {
             return Self::new(name, random);
         }
         // A host name that cannot serve as a name is no reason to refuse to start.
-        let host = std::env::var("HOSTNAME").ok();
         match host.map(|name| Self::new(name.trim(), random)) {
             Some(Ok(owner)) => Ok(owner),
             _ => Self::new(&random::nonce(random), random),
@@ -100,6 +103,20 @@ mod tests {
         let random = SeededRandom::new(1);
         assert_eq!(Owner::detect(Some("me"), &random).unwrap().name(), "me");
         assert!(Owner::detect(Some("a#b"), &random).is_err());
-        assert!(!Owner::detect(None, &random).unwrap().name().is_empty());
+    }
+
+    #[test]
+    fn without_a_name_it_is_the_hosts_and_without_a_usable_one_a_random_one() {
+        let random = SeededRandom::new(1);
+        let choose = |name, host| Owner::choose(name, host, &random).unwrap();
+        assert_eq!(choose(Some("me"), Some("pod-7")).name(), "me");
+        assert_eq!(choose(None, Some("pod-7")).name(), "pod-7");
+        assert_eq!(choose(None, Some(" pod-7\n")).name(), "pod-7");
+        assert_ne!(choose(None, Some("pod-7")), choose(None, Some("pod-7")), "two starts");
+        for host in [None, Some(""), Some("  "), Some("a#b")] {
+            let (one, other) = (choose(None, host), choose(None, host));
+            assert_eq!(one.name().len(), 32, "{host:?}: {one}");
+            assert_ne!(one.name(), other.name(), "{host:?}");
+        }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Re
         for object in &page.objects {
             match reap_if_dead(agent, object, &living, hook).await {
                 Ok(done) => reaped += usize::from(done),
-                Err(error) if error.is_refusal() || matches!(error, Error::Corrupt { .. }) => {
+                Err(error) if concerns_one(&error) => {
                     tracing::warn!(%error, remains = %object.key, "not reaped; going on");
                     failed.get_or_insert(error);
                 }
@@ -56,6 +56,11 @@ pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Re
             None => return failed.map_or(Ok(reaped), Err),
         }
     }
+}
+
+/// Whether the others can be reaped all the same.
+pub(crate) fn concerns_one(error: &Error) -> bool {
+    error.is_refusal() || matches!(error, Error::Corrupt { .. })
 }
 
 /// The payloads of the leases that live, among those whose remains these are, by id.

@@ -1,14 +1,15 @@
 //! The reconciler lease: the smallest use of a lease, on one documented record, by hand.
 //!
 //! Kind `reconciler_lease`, id `singleton`, name `reconciler-lease`, payload
-//! `{"holder": …, "acquired_at_ms": …}`. Nothing renews it in the background and nobody waits in
-//! line: the caller renews every third of its life and a standby tries every few seconds. Programs
-//! that want more use a [`super::Coordinator`] or a [`crate::gate::Gate`].
+//! `{"holder": …, "acquired_at_ms": …, "nonce": …}`. Nothing renews it in the background and nobody
+//! waits in line: the caller renews every third of its life and a standby tries every few seconds.
+//! Programs that want more use a [`super::Coordinator`] or a [`crate::gate::Gate`].
 //!
-//! It differs from the usual hand-written one in three ways that matter. The store's clock judges
+//! It differs from the usual hand-written one in four ways that matter. The store's clock judges
 //! expiry, so an expired record is absent and stealing it is acquiring it. The token of the guard is
 //! drawn from the store's one counter and never repeats, whatever was released or deleted between.
-//! And the guard knows the local instant at which it has to stop.
+//! The guard knows the local instant at which it has to stop. And an acquisition whose reply was lost
+//! is told by its own nonce from an earlier one of the same replica.
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{decode, encode};
 use super::{Owner, Timing};
+use crate::random::nonce;
 use crate::store::{Commit, Expect, Fence, Put, Store, Touch, WriteResult};
 use crate::{Error, Key, Object, Result};
 
@@ -30,6 +32,9 @@ pub const LEASE_ACQUIRE_INTERVAL: Duration = Duration::from_secs(5);
 struct Record {
     holder: String,
     acquired_at_ms: i64,
+    /// Drawn for this acquisition alone.
+    #[serde(default)]
+    nonce: String,
 }
 
 /// The one lease of all reconcilers on a store.
@@ -93,8 +98,11 @@ impl ReconcilerLease {
     /// # Errors
     /// [`Error::Held`] if somebody does.
     pub async fn try_acquire(&self) -> Result<LeaseGuard> {
-        let record =
-            Record { holder: self.owner.to_string(), acquired_at_ms: self.store.clock().wall_ms() };
+        let record = Record {
+            holder: self.owner.to_string(),
+            acquired_at_ms: self.store.clock().wall_ms(),
+            nonce: nonce(&**self.store.random()),
+        };
         let mut put =
             Put::new(self.key.clone(), encode(&record)).expect(Expect::Absent).ttl(self.ttl);
         if self.store.capabilities().names {
@@ -103,8 +111,8 @@ impl ReconcilerLease {
         let sent = self.store.clock().uptime();
         let result = match self.store.commit(put).await {
             Ok(committed) => committed.first_put(),
-            Err(Error::AlreadyExists { .. }) => match self.holder().await? {
-                Some((object, holder)) => return Err(self.held(&object, holder)),
+            Err(Error::AlreadyExists { .. }) => match self.present().await? {
+                Some((object, present)) => return Err(self.held(&object, present.holder)),
                 // It ended at this very moment; the next try will tell.
                 None => {
                     return Err(Error::unavailable(
@@ -113,9 +121,10 @@ impl ReconcilerLease {
                     ));
                 }
             },
-            // Ours if our own name and nonce are in it: no other holder writes those.
-            Err(error) if error.is_unknown() => match self.holder().await? {
-                Some((object, holder)) if holder == self.owner.to_string() => {
+            // Ours if this very nonce is in it. Our name is not enough: what we acquired earlier may
+            // still be there, and ends earlier.
+            Err(error) if error.is_unknown() => match self.present().await? {
+                Some((object, present)) if present.nonce == record.nonce => {
                     Some(WriteResult::from(&object))
                 }
                 _ => return Err(error),
@@ -139,10 +148,10 @@ impl ReconcilerLease {
         self.try_acquire().await
     }
 
-    async fn holder(&self) -> Result<Option<(Object, String)>> {
+    async fn present(&self) -> Result<Option<(Object, Record)>> {
         let Some(object) = self.store.get(&self.key).await? else { return Ok(None) };
-        let record: Record = decode(&object, self.store.capabilities().backend)?;
-        Ok(Some((object, record.holder)))
+        let record = decode(&object, self.store.capabilities().backend)?;
+        Ok(Some((object, record)))
     }
 
     fn held(&self, object: &Object, holder: String) -> Error {
@@ -230,5 +239,38 @@ impl LeaseGuard {
 impl From<&LeaseGuard> for Fence {
     fn from(guard: &LeaseGuard) -> Self {
         guard.fence()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn the_documented_record_is_the_one_people_read() {
+        let store = MemoryStore::new().into_store();
+        let lease = ReconcilerLease::new(store.clone(), "gateway-0").unwrap();
+        let before = store.clock().wall_ms();
+        let guard = lease.acquire_or_steal().await.unwrap();
+        let key = Key::new("reconciler_lease", "singleton");
+        let object = store.get(&key).await.unwrap().unwrap();
+        assert_eq!(
+            (object.name.as_deref(), object.token),
+            (Some("reconciler-lease"), guard.token())
+        );
+        assert_eq!(object.ttl, Some(Duration::from_secs(30)));
+        let record: serde_json::Value = serde_json::from_slice(&object.payload).unwrap();
+        assert_eq!(record["holder"], lease.owner.to_string());
+        let since = record["acquired_at_ms"].as_i64().unwrap();
+        assert!((before..=store.clock().wall_ms()).contains(&since), "{record}");
+        // One that a program without nonces has written is read as well.
+        let old = r#"{"holder":"gateway-1#1","acquired_at_ms":7}"#;
+        store.commit(Put::new(key, old)).await.unwrap();
+        let held = lease.try_acquire().await.unwrap_err();
+        assert!(
+            matches!(&held, Error::Held { holder: Some(who), .. } if who == "gateway-1#1"),
+            "{held}"
+        );
     }
 }

@@ -80,7 +80,8 @@ pub struct WaiterRecord {
     pub since_ms: i64,
     /// The life it wants for its lease; a hand-over grants it.
     pub ttl_ms: u64,
-    /// It waits for more than one lease at once, so a hand-over cannot satisfy it.
+    /// It waits for more than one lease at once, or its hooks have to run, so a hand-over cannot
+    /// satisfy it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_hand_over: bool,
     /// Whether its lease is to leave something to reap.

@@ -12,6 +12,7 @@ use super::record::{
     decode, encode, tagged, untagged,
 };
 use super::renewal::{Found, found};
+use super::shared::can_be_handed_over;
 use super::{Loss, Owner, Scope};
 use crate::store::{Commit, Expect, Put, Query, Written};
 use crate::{Error, Key, Result};
@@ -297,12 +298,18 @@ pub(crate) async fn compose_hand_over(
     line: &str,
     successor: &str,
 ) -> Result<(Commit, String)> {
+    can_be_handed_over(&held.key.id)?;
     let Some((waiter, place, record)) = find_waiter(agent, line, successor).await? else {
         return Err(Error::invalid(
             format!("successor {successor:?}"),
             format!("it does not wait for {line}; it has to ask for it with a wait first"),
         ));
     };
+    if record.no_hand_over {
+        let reason = "it waits for several scopes at once, or to read, or with hooks that only it can \
+                      run; release the lease instead, for the first in line";
+        return Err(Error::invalid(format!("successor {successor:?}"), reason));
+    }
     let nonce = untagged(&waiter.id).map_or("", |(_, nonce)| nonce).to_owned();
     let lease = LeaseRecord {
         holder: record.holder.clone(),
@@ -328,12 +335,13 @@ pub(crate) async fn compose_hand_over(
     Ok((commit, format!("{}#{}", record.holder, record.start)))
 }
 
+/// The first in line of this name; one that a hand-over can satisfy if there is any.
 async fn find_waiter(
     agent: &Agent,
     line: &str,
     successor: &str,
 ) -> Result<Option<(Key, u64, WaiterRecord)>> {
-    let mut best: Option<(Key, u64, u64, WaiterRecord)> = None;
+    let mut best: Option<(Key, u64, (bool, u64), WaiterRecord)> = None;
     for object in agent.store.list_all(&Query::new(WAITER).prefix(format!("{line}#"))).await? {
         let Some((name, nonce)) = untagged(&object.key.id) else { continue };
         if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
@@ -341,10 +349,10 @@ async fn find_waiter(
         }
         let record: WaiterRecord = decode(&object, agent.backend())?;
         let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
-        let earlier =
-            best.as_ref().is_none_or(|(_, _, created, _)| object.created_revision < *created);
-        if owner.is_called(successor) && earlier && !record.no_hand_over {
-            best = Some((object.key, object.revision, object.created_revision, record));
+        let rank = (record.no_hand_over, object.created_revision);
+        let better = best.as_ref().is_none_or(|(_, _, known, _)| rank < *known);
+        if owner.is_called(successor) && better {
+            best = Some((object.key, object.revision, rank, record));
         }
     }
     Ok(best.map(|(key, revision, _, record)| (key, revision, record)))

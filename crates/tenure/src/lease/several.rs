@@ -13,7 +13,7 @@ use super::handle::Lease;
 use super::record::lease_key;
 use super::release::{self, Outcome};
 use super::{Coordinator, LeaseInfo, Loss, Owner, Scope, Terms, acquire};
-use crate::store::{Capability, Commit};
+use crate::store::{Capability, Commit, Query};
 use crate::{Error, Key, Result};
 
 /// The most scopes of one acquisition: each takes up to three operations of its commit.
@@ -128,8 +128,8 @@ impl Claim for SeveralClaim<'_> {
         }
     }
 
-    fn accepts_hand_over(&self) -> bool {
-        false
+    fn handed(&self) -> Option<Query> {
+        None
     }
 
     async fn whereabouts(&self, agent: &Agent) -> Result<Whereabouts> {
@@ -138,10 +138,6 @@ impl Claim for SeveralClaim<'_> {
             Some(_) => Whereabouts::Elsewhere,
             None => Whereabouts::Nowhere,
         })
-    }
-
-    async fn granted(&self, _agent: &Agent, _nonce: &str) -> Result<Option<LeaseInfo>> {
-        Ok(None)
     }
 
     async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::agent::Agent;
-use super::claim::{Asked, Claim, Plan, Verdict, read};
+use super::claim::{Asked, Claim, Plan, Verdict, only, read};
 use super::lines::SHARED;
-use super::record::{LEASE, READERS, tagged};
+use super::record::{LEASE, READERS, tagged, untagged};
 use super::{Coordinator, Lease, LeaseInfo, Owner, Scope, Terms, acquire};
 use crate::store::{Capability, Commit, Expect, Put, Query};
 use crate::{Error, Key, Result};
@@ -56,6 +56,20 @@ impl Coordinator {
     }
 }
 
+/// The tag of a reader's lease begins with this.
+const READ: &str = "read-";
+
+/// Whether the lease of this id is such that a successor would have all it waits for. A reader's is
+/// not: others may read as well, so it is of no use to a writer, and readers need no hand-over.
+pub(crate) fn can_be_handed_over(id: &str) -> Result<()> {
+    if untagged(id).is_some_and(|(_, tag)| tag.starts_with(READ)) {
+        let reason =
+            "a reader's lease is one of many and cannot be handed over; release it instead";
+        return Err(Error::invalid(format!("hand-over of {id}"), reason));
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Read,
@@ -74,7 +88,11 @@ impl SharedClaim {
     }
 
     fn reader(&self, nonce: &str) -> Key {
-        Key::new(LEASE, tagged(self.scope.as_str(), &format!("read-{nonce}")))
+        Key::new(LEASE, tagged(self.scope.as_str(), &format!("{READ}{nonce}")))
+    }
+
+    fn all_readers(&self) -> String {
+        tagged(self.scope.as_str(), READ)
     }
 
     fn readers(&self) -> Key {
@@ -82,7 +100,7 @@ impl SharedClaim {
     }
 
     async fn any_reader(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
-        let query = Query::new(LEASE).prefix(format!("{}#read-", self.scope)).limit(1);
+        let query = Query::new(LEASE).prefix(self.all_readers()).limit(1);
         let page = agent.store.list(&query).await?;
         page.objects.first().map(|object| LeaseInfo::read(object, agent.backend())).transpose()
     }
@@ -145,7 +163,7 @@ impl Claim for SharedClaim {
             let writer = read(agent, &self.writer()).await?;
             return Ok(writer.into_iter().filter(|info| info.holder == *owner).collect());
         }
-        let query = Query::new(LEASE).prefix(format!("{}#read-", self.scope));
+        let query = Query::new(LEASE).prefix(self.all_readers());
         for object in agent.store.list_all(&query).await? {
             let info = LeaseInfo::read(&object, agent.backend())?;
             if info.holder == *owner {
@@ -155,13 +173,9 @@ impl Claim for SharedClaim {
         Ok(Vec::new())
     }
 
-    fn accepts_hand_over(&self) -> bool {
-        self.mode == Mode::Write
-    }
-
-    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>> {
-        // Only a writer's lease can be handed over: a reader's is one of many, so nobody waits for it.
-        Ok(read(agent, &self.writer()).await?.filter(|info| *info.nonce == *nonce))
+    fn handed(&self) -> Option<Query> {
+        // Only a writer's lease can be handed over, and only to a writer; see `can_be_handed_over`.
+        (self.mode == Mode::Write).then(|| only(&self.writer().id))
     }
 
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {

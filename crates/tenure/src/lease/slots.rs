@@ -191,10 +191,13 @@ fn index_of(group: &Namespace, id: &str) -> Option<u32> {
     id.strip_prefix(group.as_str())?.strip_prefix("/slot-")?.parse().ok()
 }
 
+fn slots_of(group: &Namespace) -> Query {
+    Query::new(LEASE).prefix(format!("{group}/slot-"))
+}
+
 /// The slots that are held, by index.
 async fn held_slots(agent: &Agent, group: &Namespace) -> Result<Vec<(u32, Object)>> {
-    let query = Query::new(LEASE).prefix(format!("{group}/slot-"));
-    let objects = agent.store.list_all(&query).await?;
+    let objects = agent.store.list_all(&slots_of(group)).await?;
     let indexed = |object: Object| Some((index_of(group, &object.key.id)?, object));
     let mut slots: Vec<_> = objects.into_iter().filter_map(indexed).collect();
     slots.sort_by_key(|(index, _)| *index);
@@ -316,14 +319,8 @@ impl Claim for SlotClaim {
         Ok(owned.into_iter().collect())
     }
 
-    async fn granted(&self, agent: &Agent, nonce: &str) -> Result<Option<LeaseInfo>> {
-        for (_, object) in held_slots(agent, &self.group).await? {
-            let info = LeaseInfo::read(&object, agent.backend())?;
-            if *info.nonce == *nonce {
-                return Ok(Some(info));
-            }
-        }
-        Ok(None)
+    fn handed(&self) -> Option<Query> {
+        Some(slots_of(&self.group))
     }
 
     async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {

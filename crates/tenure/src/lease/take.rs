@@ -294,22 +294,34 @@ impl Drop for Unsettled {
         self.agent.tie_up(async move {
             for look in 0..LATE_LOOKS {
                 agent.clock.sleep(LOOK_AGAIN * look * look).await;
-                let_go(&agent, &leases, &nonce).await;
+                if let Err(error) = let_go(&agent, &leases, &nonce).await {
+                    tracing::debug!(%error, "an abandoned lease may stay until it expires");
+                }
             }
         });
     }
 }
 
-async fn let_go(agent: &Agent, leases: &[Key], nonce: &str) {
+/// Lets go of those of these leases that this nonce has: nobody is there who holds them.
+pub(crate) async fn let_go(agent: &Agent, leases: &[Key], nonce: &str) -> Result<()> {
+    let mut result = Ok(());
     for key in leases {
-        let Ok(Some(info)) = read(agent, key).await else { continue };
-        if *info.nonce == *nonce {
-            let gone = Commit::new().delete(key.clone(), Expect::Revision(info.revision));
-            let remains = Key::new(REMAINS, tagged(&key.id, nonce));
-            let gone = if agent.multi() { gone.delete(remains, Expect::Any) } else { gone };
-            if let Err(error) = agent.store.commit(gone).await {
-                tracing::debug!(%error, lease = %key.id, "an abandoned lease stays until it expires");
-            }
+        match let_go_of_one(agent, key, nonce).await {
+            // Somebody else has ended it, or it has expired.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => result = Err(error),
+            Ok(()) => {}
         }
     }
+    result
+}
+
+async fn let_go_of_one(agent: &Agent, key: &Key, nonce: &str) -> Result<()> {
+    let Some(info) = read(agent, key).await?.filter(|info| *info.nonce == *nonce) else {
+        return Ok(());
+    };
+    let gone = Commit::new().delete(key.clone(), Expect::Revision(info.revision));
+    let remains = Key::new(REMAINS, tagged(&key.id, nonce));
+    let gone = if agent.multi() { gone.delete(remains, Expect::Any) } else { gone };
+    agent.store.commit(gone).await.map(drop)
 }

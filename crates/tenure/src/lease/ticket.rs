@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::agent::Agent;
-use super::claim::Claim;
-use super::record::{WAITER, WaiterRecord, encode, tagged};
-use super::take::{LATE_LOOKS, LOOK_AGAIN};
+use super::claim::{Claim, granted};
+use super::record::{LEASE, WAITER, WaiterRecord, encode, tagged};
+use super::take::{LATE_LOOKS, LOOK_AGAIN, let_go};
 use super::turn::{Cue, Turn};
 use super::{Terms, Wait};
-use crate::store::{Commit, Expect, Put};
+use crate::store::{Commit, Expect, Put, Query};
 use crate::{Error, Key, Result};
 
 /// A waiter's object outlives its wait by this much, so that it does not lose its place by a hair.
@@ -37,6 +37,8 @@ pub(crate) struct Ticket {
     stored: bool,
     /// The store has said so.
     entered: bool,
+    /// Among which leases a hand-over may grant one that nobody would know of if we gave up.
+    handed: Option<Query>,
 }
 
 /// The mark that says there is a line.
@@ -57,11 +59,16 @@ impl Ticket {
         });
         agent.metrics.waiting.inc();
         let (agent, line) = (Arc::clone(agent), Arc::clone(line));
+        // Whoever may ask again gets then what it was granted, for as long as that lives.
+        let handed = claim.handed().filter(|_| !terms.resume);
+        let (stored, entered) = (false, false);
         // From here on, dropping the ticket leaves the line.
-        let mut ticket = Self { agent, line, nonce, turn, served, stored: false, entered: false };
+        let mut ticket = Self { agent, line, nonce, turn, served, stored, entered, handed };
         let place = if ticket.agent.multi() && ticket.agent.listens() {
             ticket.stored = true;
-            Some(ticket.store(terms, claim.accepts_hand_over()).await?)
+            // Nobody else can run its hooks.
+            let no_hand_over = claim.handed().is_none() || terms.hooks.is_some();
+            Some(ticket.store(terms, no_hand_over).await?)
         } else {
             None
         };
@@ -76,7 +83,7 @@ impl Ticket {
         Key::new(WAITER, tagged(&self.line, &self.nonce))
     }
 
-    async fn store(&self, terms: &Terms, accepts_hand_over: bool) -> Result<u64> {
+    async fn store(&self, terms: &Terms, no_hand_over: bool) -> Result<u64> {
         let agent = &self.agent;
         let limit = agent.store.capabilities().limits.ttl_max;
         let ttl = match terms.wait {
@@ -91,7 +98,7 @@ impl Ticket {
             start: owner.start().into(),
             since_ms: agent.clock.wall_ms(),
             ttl_ms: u64::try_from(timing.ttl.as_millis()).unwrap_or(u64::MAX),
-            no_hand_over: !accepts_hand_over,
+            no_hand_over,
             reapable: terms.reapable,
             metadata: terms.metadata.clone(),
         };
@@ -189,6 +196,7 @@ impl Drop for Ticket {
         self.agent.with_line(&self.line, |lines| lines.leave(&self.line, &self.nonce));
         let Some((with_mark, without)) = leaving else { return };
         let (agent, entered) = (Arc::clone(&self.agent), self.entered);
+        let (nonce, handed) = (Arc::clone(&self.nonce), self.handed.take());
         let (with_mark, without) = (only_deletes_of_ours(with_mark), only_deletes_of_ours(without));
         self.agent.tie_up(async move {
             for look in 0..LATE_LOOKS {
@@ -197,15 +205,28 @@ impl Drop for Ticket {
                 if agent.store.commit(with_mark.clone()).await.is_ok() {
                     return;
                 }
-                match agent.store.commit(without.clone()).await {
+                let left = match agent.store.commit(without.clone()).await {
                     Ok(_) => return,
+                    Err(error) if error.is_not_found() => decline(&agent, &handed, &nonce).await,
+                    Err(error) => Err(error),
+                };
+                match left {
                     // If we left while joining, our place may still be on its way to the store.
-                    Err(error) if error.is_not_found() && entered => return,
+                    Ok(()) if !entered => {}
+                    Ok(()) => return,
                     Err(error) => tracing::debug!(%error, "a waiter's place may stay for a while"),
                 }
             }
         });
     }
+}
+
+/// The place is gone: perhaps because of a hand-over, to a waiter that is no more.
+async fn decline(agent: &Agent, handed: &Option<Query>, nonce: &str) -> Result<()> {
+    let Some(among) = handed else { return Ok(()) };
+    let Some(info) = granted(agent, among, nonce).await? else { return Ok(()) };
+    tracing::info!(lease = %info.id, holder = %info.holder, "handed over too late; letting go");
+    let_go(agent, &[Key::new(LEASE, info.id)], nonce).await
 }
 
 /// Leaving empty-handed passes nobody by.
