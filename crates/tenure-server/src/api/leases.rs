@@ -13,6 +13,7 @@ use tenure::lease::{
 use super::View;
 use crate::Fault;
 use crate::auth::Action;
+use crate::auth::audit::Notable;
 use crate::limits::Use;
 
 /// On what terms a caller asks.
@@ -153,10 +154,14 @@ impl View {
     pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool, Fault> {
         self.require(Action::LeasesRevoke, scope.as_str())?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
-        let revoked = self.part.coordinator.revoke(scope, reason).await?;
-        let what = if revoked { "revoked" } else { "nothing to revoke" };
-        self.audit(Action::LeasesRevoke, scope.as_str(), what);
-        Ok(revoked)
+        let (action, resource) = (Action::LeasesRevoke, scope.to_string());
+        let noting = self.noting(vec![Notable { action, resource, what: "revoked" }]);
+        let revoked = self.part.coordinator.revoke(scope, reason).await;
+        match &revoked {
+            Ok(false) => noting.instead("nothing to revoke"),
+            known => noting.end(known),
+        }
+        Ok(revoked?)
     }
 
     /// Who holds a scope, and who waits for it.

@@ -3,6 +3,7 @@
 
 mod leases;
 mod objects;
+mod records;
 mod slots;
 mod view;
 

@@ -2,10 +2,11 @@
 
 use tenure::lease::{Deed, Namespace, SlotInfo, WaiterInfo};
 
-use super::objects::group;
+use super::records::group;
 use super::{Asked, View};
 use crate::Fault;
 use crate::auth::Action;
+use crate::auth::audit::Notable;
 
 /// A group of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +40,11 @@ impl View {
     pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::SlotsResize, &group)?;
-        self.part.coordinator.slots(namespace).resize(count).await?;
-        self.audit(Action::SlotsResize, &group, "resized");
-        Ok(())
+        let (action, resource) = (Action::SlotsResize, group);
+        let noting = self.noting(vec![Notable { action, resource, what: "resized" }]);
+        let resized = self.part.coordinator.slots(namespace).resize(count).await;
+        noting.end(&resized);
+        Ok(resized?)
     }
 
     /// A group: its count, who holds what, who waits.
