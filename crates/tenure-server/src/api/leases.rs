@@ -10,7 +10,7 @@ use tenure::lease::{
     Renewed, Scope, Status, Terms, Wait,
 };
 
-use super::View;
+use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
 use crate::auth::audit::Notable;
@@ -41,7 +41,7 @@ impl View {
         self.require(Action::LeasesHold, scope.as_str())?;
         let terms = self.terms(asked)?;
         let acquiring = pin!(self.part.coordinator.acquire(scope, &terms));
-        let lease = self.waiting(asked, acquiring).await?;
+        let lease = self.waiting(asked, scope.as_str(), acquiring).await?;
         // Until here, giving up lets go of it again.
         Ok(lease.detach())
     }
@@ -78,11 +78,13 @@ impl View {
         }
     }
 
-    /// Takes room for the wait, and ends it when the server leaves or the caller is not known any more.
+    /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
+    /// not hold it any more.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
         asked: &Asked,
+        resource: &str,
         acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
         let _room = match asked.wait {
@@ -92,7 +94,9 @@ impl View {
         let acquired = tokio::select! {
             biased;
             acquired = self.api.shutdown().or(acquiring) => acquired,
-            fault = self.caller.gone() => return Err(fault),
+            fault = self.caller.gone(|| self.require(Action::LeasesHold, resource)) => {
+                return Err(fault);
+            }
         };
         match acquired {
             Some(acquired) => Ok(acquired?),
@@ -192,9 +196,9 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<BoxStream<'static, tenure::Result<LeaseEvent>>, Fault> {
-        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.part.coordinator.watch(prefix, after).await?)
+    ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        Ok((self.part.coordinator.watch(prefix, after).await?, grounds))
     }
 
     /// The same, commit by commit.
@@ -202,9 +206,9 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<LeaseWatch, Fault> {
-        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.coordinator().watch_batches(prefix, after).await?)
+    ) -> Result<(LeaseWatch, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        Ok((self.coordinator().watch_batches(prefix, after).await?, grounds))
     }
 
     /// Who leads.
@@ -217,9 +221,10 @@ impl View {
     pub async fn observe(
         &self,
         scope: &Scope,
-    ) -> Result<BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Fault> {
-        self.require(Action::LeasesRead, scope.as_str())?;
-        Ok(Election::new(&self.part.coordinator, scope.clone()).observe().await?)
+    ) -> Result<(BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, scope.as_str().into())])?;
+        let leaders = Election::new(&self.part.coordinator, scope.clone()).observe().await?;
+        Ok((leaders, grounds))
     }
 }
 

@@ -1,12 +1,14 @@
 //! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
 //! that both front doors are thin.
 
+mod grounds;
 mod leases;
 mod objects;
 mod records;
 mod slots;
 mod view;
 
+pub use grounds::Grounds;
 pub use leases::{Asked, Shown, scope};
 pub use slots::ShownSlots;
 pub use view::View;

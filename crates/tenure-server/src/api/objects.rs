@@ -3,6 +3,7 @@
 //! Leases are objects too, and a client that runs the library over the wire reads and writes them as
 //! such. What it takes to write them is in `records`. A watch of leases shows what its caller may see.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -11,8 +12,8 @@ use tenure::store::{
 };
 use tenure::{Key, Object};
 
-use super::View;
 use super::records::{about, is_of_leases};
+use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
 
@@ -47,18 +48,19 @@ impl View {
     }
 
     /// What happens from now on or from a revision on.
-    pub async fn watch(&self, request: &WatchRequest) -> Result<Watch, Fault> {
-        match &request.kind {
+    pub async fn watch(&self, request: &WatchRequest) -> Result<(Watch, Grounds), Fault> {
+        let grounds = match &request.kind {
             Some(kind) if is_of_leases(kind) && self.sees_some_of(&request.prefix) => {
-                return Ok(self.seen(self.part.store.watch(request).await?));
+                let watch = self.seen(self.part.store.watch(request).await?);
+                return Ok((watch, self.some_grounds(Action::LeasesRead)));
             }
-            Some(kind) => self.may_read(kind, &request.prefix, true)?,
+            Some(kind) => self.grounds([reading(kind, &request.prefix, true)])?,
             None => {
-                self.require(Action::ObjectsRead, "*")?;
-                self.require(Action::LeasesRead, "*")?;
+                let all = |action| (action, Cow::Borrowed("*"));
+                self.grounds([all(Action::ObjectsRead), all(Action::LeasesRead)])?
             }
-        }
-        Ok(self.part.store.watch(request).await?)
+        };
+        Ok((self.part.store.watch(request).await?, grounds))
     }
 
     /// Whether the caller may see some of the leases with this prefix, though perhaps not all.
@@ -84,14 +86,8 @@ impl View {
     }
 
     pub(super) fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
-        match (is_of_leases(kind), prefix) {
-            // A prefix with a tag in it is about one line.
-            (true, true) if id.contains('#') => self.require(Action::LeasesRead, &about(id)),
-            (true, true) => self.require(Action::LeasesRead, &format!("{id}*")),
-            (true, false) => self.require(Action::LeasesRead, &about(id)),
-            (false, true) => self.require(Action::ObjectsRead, &format!("{kind}/{id}*")),
-            (false, false) => self.require(Action::ObjectsRead, &format!("{kind}/{id}")),
-        }
+        let (action, resource) = reading(kind, id, prefix);
+        self.require(action, &resource)
     }
 
     pub(super) fn may_change(&self, key: &Key) -> Result<(), Fault> {
@@ -99,5 +95,17 @@ impl View {
             return self.require(Action::LeasesHold, &about(&key.id));
         }
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
+    }
+}
+
+/// What it takes to read an object, or all whose ids begin so.
+fn reading<'a>(kind: &str, id: &'a str, prefix: bool) -> (Action, Cow<'a, str>) {
+    match (is_of_leases(kind), prefix) {
+        // A prefix with a tag in it is about one line.
+        (true, true) if id.contains('#') => (Action::LeasesRead, about(id)),
+        (true, true) => (Action::LeasesRead, format!("{id}*").into()),
+        (true, false) => (Action::LeasesRead, about(id)),
+        (false, true) => (Action::ObjectsRead, format!("{kind}/{id}*").into()),
+        (false, false) => (Action::ObjectsRead, format!("{kind}/{id}").into()),
     }
 }

@@ -27,11 +27,12 @@ impl View {
         count: u32,
         asked: &Asked,
     ) -> Result<(Deed, u32), Fault> {
-        self.require(Action::LeasesHold, &group(namespace.as_str()))?;
+        let group = group(namespace.as_str());
+        self.require(Action::LeasesHold, &group)?;
         let terms = self.terms(asked)?;
         let slots = self.part.coordinator.slots(namespace);
         let acquiring = std::pin::pin!(slots.acquire(count, &terms));
-        let slot = self.waiting(asked, acquiring).await?;
+        let slot = self.waiting(asked, &group, acquiring).await?;
         let index = slot.index();
         Ok((slot.into_lease().detach(), index))
     }

@@ -42,10 +42,11 @@ impl Elections for Service {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
         let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
-        let leaders = view.observe(&scope).await?.map(|leader| match leader {
+        let (leaders, grounds) = view.observe(&scope).await?;
+        let leaders = leaders.map(|leader| match leader {
             Ok(leader) => Ok(leader_of(leader.as_ref())),
             Err(error) => Err(Fault::from(error).into()),
         });
-        Ok(Response::new(until_leaving(&view, room, leaders)))
+        Ok(Response::new(until_leaving(grounds, room, leaders)))
     }
 }

@@ -148,13 +148,13 @@ impl Leases for Service {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
         let request = request.into_inner();
-        let events = view.watch_leases(&request.prefix, request.after).await?;
+        let (events, grounds) = view.watch_leases(&request.prefix, request.after).await?;
         let events = events.map(|event| match event {
             Ok(event) => Ok(event_of(&event)),
             Err(error) => Err(Fault::from(error).into()),
         });
         let first = futures::stream::once(async { Ok(v1::LeaseEvent::default()) });
-        Ok(Response::new(until_leaving(&view, room, first.chain(events))))
+        Ok(Response::new(until_leaving(grounds, room, first.chain(events))))
     }
 
     type SessionStream = Answers<v1::SessionResponse>;

@@ -243,7 +243,7 @@ async fn watch(
 ) -> Result<Response, Fault> {
     let after = sse::last_event(&headers)?.or(params.after);
     let room = asker.view.take(Use::Stream)?;
-    let watch = asker.view.watch_lease_batches(&params.prefix, after).await?;
+    let (watch, grounds) = asker.view.watch_lease_batches(&params.prefix, after).await?;
     let start = sse::event("start", &Done {});
     let revision = watch.start();
     let commits = watch.map(|batch| {
@@ -253,7 +253,7 @@ async fn watch(
     });
     let resumes = asker.view.store().capabilities().history.is_some();
     let events = sse::watched(start, revision, resumes, commits);
-    Ok(sse::stream(&asker.view, room, events))
+    Ok(sse::stream(grounds, room, events))
 }
 
 fn event(event: &LeaseEvent) -> Event {

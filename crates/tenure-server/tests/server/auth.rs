@@ -5,6 +5,7 @@ mod certificates;
 mod doors;
 mod jwt;
 mod manual;
+mod narrowed;
 mod overrides;
 mod permissions;
 pub(crate) mod rig;
