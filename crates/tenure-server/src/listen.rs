@@ -99,7 +99,7 @@ impl Builder {
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let services = grpc::Services::new(&api);
         let calls = grpc::routes(&services).map_err(refused)?.into_axum_router().reset_fallback();
-        let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let health = grpc::open_routes(&api, &readiness).into_axum_router().reset_fallback();
         let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))

@@ -3,6 +3,7 @@
 mod convert;
 mod elections;
 mod exchange;
+mod health;
 mod leases;
 mod parting;
 mod services;
@@ -74,8 +75,10 @@ fn until_leaving<T: Send + 'static>(
 }
 
 /// Health, which asks nobody who they are.
-pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
-    Routes::new(HealthServer::new(readiness.health()))
+pub(crate) fn open_routes(api: &Api, readiness: &Readiness) -> Routes {
+    let most = api.room().limits().message_bytes;
+    let health = HealthServer::new(health::Service::new(readiness.health(), api.room()));
+    Routes::new(health.max_decoding_message_size(most))
 }
 
 /// What the caller of a request sees.
