@@ -2,6 +2,7 @@
 //! that both front doors are thin.
 
 mod grounds;
+mod in_time;
 mod leases;
 mod objects;
 mod records;
@@ -51,6 +52,7 @@ impl Api {
     /// An interface to this store.
     pub fn new(store: Store, limits: ServerLimits, shutdown: Shutdown) -> Result<Self, Fault> {
         let metrics = LeaseMetrics::default();
+        let store = store.with_timeout_at_most(limits.request_timeout);
         let coordinator = Coordinator::builder(store.clone()).metrics(metrics.clone()).start()?;
         let room = Room::new(limits);
         let tenants = Mutex::default();

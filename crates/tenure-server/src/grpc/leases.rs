@@ -1,5 +1,7 @@
 //! `tenure.v1.Leases`: leases over gRPC.
 
+use std::pin::pin;
+
 use futures::StreamExt;
 use tenure::Error;
 use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
@@ -38,7 +40,8 @@ impl Leases for Service {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
-        let deed = view.acquire(&scope, &asked(request.terms)?).await?;
+        let asked = asked(request.terms)?;
+        let deed = view.acquiring(&asked, pin!(view.acquire(&scope, &asked))).await?;
         let remaining_ms = ms_down(deed.remaining);
         Ok(Response::new(v1::AcquireResponse { deed: Some((&deed).into()), remaining_ms }))
     }
@@ -48,11 +51,10 @@ impl Leases for Service {
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from);
         let deeds: Vec<Result<Deed, Error>> = deeds.collect();
         let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
-        let mut answers = view.renew(&sound).await?.into_iter();
+        let mut answers = view.write(pin!(view.renew(&sound))).await?.into_iter();
         let renewed = deeds.into_iter().filter_map(|deed| match deed {
             Ok(_) => answers.next().map(renewed_of),
             Err(error) => Some(renewed_of(Err(error.into()))),
@@ -66,14 +68,14 @@ impl Leases for Service {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         use v1::release_request::Outcome as Given;
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
         let outcome = match &request.outcome {
             None => Outcome::Plain,
             Some(Given::Ok(value)) => Outcome::Ok(value),
             Some(Given::Fail(error)) => Outcome::Fail(error),
         };
-        view.release(&deed(request.deed.clone())?, outcome).await?;
+        let deed = deed(request.deed.clone())?;
+        view.write(pin!(view.release(&deed, outcome))).await?;
         Ok(Response::new(v1::ReleaseResponse {}))
     }
 
@@ -82,9 +84,9 @@ impl Leases for Service {
         request: Request<v1::HandOverRequest>,
     ) -> Result<Response<v1::HandOverResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        view.hand_over(&deed(request.deed)?, &request.successor).await?;
+        let deed = deed(request.deed)?;
+        view.write(pin!(view.hand_over(&deed, &request.successor))).await?;
         Ok(Response::new(v1::HandOverResponse {}))
     }
 
@@ -93,9 +95,9 @@ impl Leases for Service {
         request: Request<v1::ProclaimRequest>,
     ) -> Result<Response<v1::ProclaimResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        let renewed = view.proclaim(&deed(request.deed)?, request.metadata).await?;
+        let deed = deed(request.deed)?;
+        let renewed = view.write(pin!(view.proclaim(&deed, request.metadata))).await?;
         Ok(Response::new(v1::ProclaimResponse { renewal: Some((&renewed).into()) }))
     }
 
@@ -104,10 +106,9 @@ impl Leases for Service {
         request: Request<v1::RevokeRequest>,
     ) -> Result<Response<v1::RevokeResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
-        let revoked = view.revoke(&scope, &request.reason).await?;
+        let revoked = view.write(pin!(view.revoke(&scope, &request.reason))).await?;
         Ok(Response::new(v1::RevokeResponse { revoked }))
     }
 
@@ -116,8 +117,8 @@ impl Leases for Service {
         request: Request<v1::ShowRequest>,
     ) -> Result<Response<v1::ShowResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
-        let shown = view.show(&scope(&request.get_ref().scope).map_err(Fault::from)?).await?;
+        let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
+        let shown = view.read(pin!(view.show(&scope))).await?;
         Ok(Response::new(v1::ShowResponse {
             holder: shown.holder.as_ref().map(lease_of),
             waiters: shown.waiters.iter().map(waiter_of).collect(),
@@ -129,13 +130,13 @@ impl Leases for Service {
         request: Request<v1::ListLeasesRequest>,
     ) -> Result<Response<v1::ListLeasesResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
         let namespace = match request.namespace.as_str() {
             "" => None,
             text => Some(text.parse::<Namespace>().map_err(Fault::from)?),
         };
-        let leases = view.leases(namespace.as_ref(), request.children).await?;
+        let listing = pin!(view.leases(namespace.as_ref(), request.children));
+        let leases = view.read(listing).await?;
         Ok(Response::new(v1::ListLeasesResponse { leases: leases.iter().map(lease_of).collect() }))
     }
 

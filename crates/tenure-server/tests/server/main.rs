@@ -6,6 +6,7 @@ mod auth;
 mod elections;
 mod grpc;
 mod http;
+mod hung;
 mod leases;
 mod limits;
 mod serving;
