@@ -276,7 +276,7 @@ impl Coordinator {
 }
 
 /// What the ids of a namespace's scopes start with: its own, then those below it.
-fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
+pub(super) fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
     let own = format!("{namespace}/");
     if children { vec![own, format!("{namespace}.")] } else { vec![own] }
 }
