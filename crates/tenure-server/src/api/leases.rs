@@ -148,19 +148,32 @@ impl View {
 
     /// Whether the caller may act on this deed.
     pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
-        let scope = deed.id.split_once('#').map_or(&*deed.id, |(scope, _)| scope);
-        // A deed comes from outside: what it names must be something that can be held at all.
+        self.may_hold_lease(&deed.id)
+    }
+
+    /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
+    pub(super) fn may_hold_lease(&self, id: &str) -> Result<(), Fault> {
+        let scope = id.split_once('#').map_or(id, |(scope, _)| scope);
+        // It comes from outside: what it names must be something that can be held at all.
         scope.parse::<Scope>()?;
         self.require(Action::LeasesHold, scope)
     }
 
-    /// Ends somebody's tenure.
-    pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool, Fault> {
+    /// Ends somebody's tenure, or only that under this token.
+    pub async fn revoke(
+        &self,
+        scope: &Scope,
+        expect_token: Option<u64>,
+        reason: &str,
+    ) -> Result<bool, Fault> {
         self.require(Action::LeasesRevoke, scope.as_str())?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
         let (action, resource) = (Action::LeasesRevoke, scope.to_string());
         let noting = self.noting(vec![Notable { action, resource, what: "revoked" }]);
-        let revoked = self.part.coordinator.revoke(scope, reason).await;
+        let revoked = match expect_token {
+            Some(token) => self.part.coordinator.revoke_token(scope, token, reason).await,
+            None => self.part.coordinator.revoke(scope, reason).await,
+        };
         match &revoked {
             Ok(false) => noting.instead("nothing to revoke"),
             known => noting.end(known),
@@ -180,15 +193,25 @@ impl View {
         namespace: Option<&Namespace>,
         children: bool,
     ) -> Result<Vec<LeaseInfo>, Fault> {
-        let Some(namespace) = namespace else {
-            self.require(Action::LeasesRead, "*")?;
-            return Ok(self.part.coordinator.list_all().await?);
-        };
+        self.may_read_leases(namespace, children)?;
+        match namespace {
+            Some(namespace) => Ok(self.part.coordinator.list(namespace, children).await?),
+            None => Ok(self.part.coordinator.list_all().await?),
+        }
+    }
+
+    /// Whether the caller may see all leases of a namespace, or all there are.
+    pub(super) fn may_read_leases(
+        &self,
+        namespace: Option<&Namespace>,
+        children: bool,
+    ) -> Result<(), Fault> {
+        let Some(namespace) = namespace else { return self.require(Action::LeasesRead, "*") };
         self.require(Action::LeasesRead, &format!("{namespace}/*"))?;
         if children {
             self.require(Action::LeasesRead, &format!("{namespace}.*"))?;
         }
-        Ok(self.part.coordinator.list(namespace, children).await?)
+        Ok(())
     }
 
     /// What happens to leases whose scope starts with this.

@@ -5,6 +5,7 @@ mod grounds;
 mod in_time;
 mod leases;
 mod objects;
+mod reap;
 mod records;
 mod slots;
 mod view;

@@ -1,6 +1,6 @@
 //! Slots, held on behalf of callers who are elsewhere.
 
-use tenure::lease::{Deed, Namespace, SlotInfo, WaiterInfo};
+use tenure::lease::{Deed, Namespace, SlotInfo, SlotsSize, WaiterInfo};
 
 use super::records::group;
 use super::{Asked, View};
@@ -12,7 +12,7 @@ use crate::auth::audit::Notable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownSlots {
     /// How many there are, if the group exists.
-    pub count: Option<u32>,
+    pub size: Option<SlotsSize>,
     /// Who has which.
     pub holders: Vec<SlotInfo>,
     /// Who waits, first come first.
@@ -37,13 +37,22 @@ impl View {
         Ok((slot.into_lease().detach(), index))
     }
 
-    /// Changes how many slots a group has.
-    pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
+    /// Changes how many slots a group has, if given a version only from that one.
+    pub async fn resize(
+        &self,
+        namespace: &Namespace,
+        expect_version: Option<u64>,
+        count: u32,
+    ) -> Result<(), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::SlotsResize, &group)?;
         let (action, resource) = (Action::SlotsResize, group);
         let noting = self.noting(vec![Notable { action, resource, what: "resized" }]);
-        let resized = self.part.coordinator.slots(namespace).resize(count).await;
+        let slots = self.part.coordinator.slots(namespace);
+        let resized = match expect_version {
+            Some(version) => slots.resize_from(version, count).await,
+            None => slots.resize(count).await,
+        };
         noting.end(&resized);
         Ok(resized?)
     }
@@ -52,7 +61,7 @@ impl View {
     pub async fn show_slots(&self, namespace: &Namespace) -> Result<ShownSlots, Fault> {
         self.require(Action::LeasesRead, &group(namespace.as_str()))?;
         let slots = self.part.coordinator.slots(namespace);
-        let (count, holders) = (slots.count().await?, slots.holders().await?);
-        Ok(ShownSlots { count, holders, waiters: slots.waiters().await? })
+        let (size, holders) = (slots.size().await?, slots.holders().await?);
+        Ok(ShownSlots { size, holders, waiters: slots.waiters().await? })
     }
 }

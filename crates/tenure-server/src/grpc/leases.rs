@@ -5,7 +5,8 @@ use std::pin::pin;
 use futures::StreamExt;
 use tenure::Error;
 use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
-use tenure_proto::convert::{lease_of, ms_down, need, waiter_of};
+use tenure::store::Commit;
+use tenure_proto::convert::{lease_of, ms_down, need, remains_of, waiter_of};
 use tenure_proto::v1;
 use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
@@ -29,6 +30,11 @@ impl Service {
 /// The deed of a request, which must have one.
 fn deed(deed: Option<v1::Deed>) -> Result<Deed, Fault> {
     Ok(need(deed, "deed")?.try_into()?)
+}
+
+/// The namespace of a request; without one it is about all of them.
+fn namespace(text: &str) -> Result<Option<Namespace>, Fault> {
+    Ok((!text.is_empty()).then(|| text.parse()).transpose()?)
 }
 
 #[tonic::async_trait]
@@ -108,7 +114,8 @@ impl Leases for Service {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
-        let revoked = view.write(pin!(view.revoke(&scope, &request.reason))).await?;
+        let revoking = view.revoke(&scope, request.expect_token, &request.reason);
+        let revoked = view.write(pin!(revoking)).await?;
         Ok(Response::new(v1::RevokeResponse { revoked }))
     }
 
@@ -131,13 +138,33 @@ impl Leases for Service {
     ) -> Result<Response<v1::ListLeasesResponse>, Status> {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
-        let namespace = match request.namespace.as_str() {
-            "" => None,
-            text => Some(text.parse::<Namespace>().map_err(Fault::from)?),
-        };
+        let namespace = namespace(&request.namespace)?;
         let listing = pin!(view.leases(namespace.as_ref(), request.children));
         let leases = view.read(listing).await?;
         Ok(Response::new(v1::ListLeasesResponse { leases: leases.iter().map(lease_of).collect() }))
+    }
+
+    async fn remains(
+        &self,
+        request: Request<v1::RemainsRequest>,
+    ) -> Result<Response<v1::RemainsResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let request = request.into_inner();
+        let namespace = namespace(&request.namespace)?;
+        let listing = pin!(view.remains(namespace.as_ref(), request.children));
+        let remains = view.read(listing).await?.iter().map(remains_of).collect();
+        Ok(Response::new(v1::RemainsResponse { remains }))
+    }
+
+    async fn reap(
+        &self,
+        request: Request<v1::ReapRequest>,
+    ) -> Result<Response<v1::ReapResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let v1::ReapRequest { scope, nonce, revision, commit } = request.into_inner();
+        let commit = Commit::try_from(commit.unwrap_or_default()).map_err(Fault::from)?;
+        let reaped = view.write(pin!(view.reap(&scope, &nonce, revision, commit))).await?;
+        Ok(Response::new(v1::ReapResponse { reaped }))
     }
 
     type WatchStream = Answers<v1::LeaseEvent>;

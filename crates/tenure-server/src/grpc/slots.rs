@@ -50,7 +50,8 @@ impl Slots for Service {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let group = group(&request.group)?;
-        view.write(pin!(view.resize(&group, request.count))).await?;
+        let resizing = view.resize(&group, request.expect_version, request.count);
+        view.write(pin!(resizing)).await?;
         Ok(Response::new(v1::ResizeResponse {}))
     }
 
@@ -66,6 +67,7 @@ impl Slots for Service {
             .map(|slot| v1::Slot { index: slot.index, lease: Some(lease_of(&slot.lease)) })
             .collect();
         let waiters = shown.waiters.iter().map(waiter_of).collect();
-        Ok(Response::new(v1::ShowSlotsResponse { count: shown.count, holders, waiters }))
+        let (count, version) = (shown.size.map(|it| it.count), shown.size.map(|it| it.version));
+        Ok(Response::new(v1::ShowSlotsResponse { count, holders, waiters, version }))
     }
 }

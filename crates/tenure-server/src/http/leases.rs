@@ -124,6 +124,8 @@ struct RevokeRequest {
     /// For the holder to read.
     #[serde(default)]
     reason: String,
+    /// Only the tenure under this token: whoever came after it is left alone.
+    expect_token: Option<u64>,
 }
 
 /// Whether there was a holder.
@@ -135,10 +137,14 @@ struct Revoked {
 /// Ends somebody's tenure. Its fenced commits fail at once.
 #[utoipa::path(post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revokeLease",
     request_body = RevokeRequest,
-    responses((status = 200, body = Revoked), (status = "default", body = ErrorBody)))]
+    responses(
+        (status = 200, body = Revoked),
+        (status = 410, body = ErrorBody, description = "lost: another token holds it by now"),
+        (status = "default", body = ErrorBody)))]
 async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Response, Fault> {
     let scope = scope(&request.scope)?;
-    let revoked = asker.write(asker.view.revoke(&scope, &request.reason)).await?;
+    let revoking = asker.view.revoke(&scope, request.expect_token, &request.reason);
+    let revoked = asker.write(revoking).await?;
     Ok(ok(&Revoked { revoked }))
 }
 
@@ -146,13 +152,20 @@ async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Resp
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
+pub(super) struct ListParams {
     /// All if empty.
     #[serde(default)]
     namespace: String,
     /// Those of the namespaces below it, too.
     #[serde(default)]
-    children: bool,
+    pub(super) children: bool,
+}
+
+impl ListParams {
+    /// Which namespace; without one, all of them.
+    pub(super) fn namespace(&self) -> Result<Option<Namespace>, Fault> {
+        Ok((!self.namespace.is_empty()).then(|| self.namespace.parse()).transpose()?)
+    }
 }
 
 /// Leases, in order of scope.
@@ -166,10 +179,7 @@ struct LeasesView<'a> {
     params(ListParams),
     responses((status = 200, body = LeasesView), (status = "default", body = ErrorBody)))]
 async fn list(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
-    let namespace = match params.namespace.as_str() {
-        "" => None,
-        text => Some(text.parse::<Namespace>()?),
-    };
+    let namespace = params.namespace()?;
     let leases = asker.view.leases(namespace.as_ref(), params.children);
     let leases = asker.read(leases).await?;
     Ok(ok(&LeasesView { leases: leases.iter().map(LeaseView::from).collect() }))

@@ -9,6 +9,7 @@ mod http;
 mod hung;
 mod leases;
 mod limits;
+mod reaping;
 mod serving;
 mod sessions;
 mod shutdown;

@@ -45,22 +45,22 @@ async fn a_revocation_is_told_whoever_hears_of_it() {
         coordinator.acquire(&scope(text), &Terms::new()).await.unwrap().detach();
     }
     plan.next(Operation::Commit, LATE);
-    begun_and_given_up(view.revoke(&scope("audited/gone"), "why"));
+    begun_and_given_up(view.revoke(&scope("audited/gone"), None, "why"));
     assert_eq!(lines("audited/gone", "perhaps revoked"), 1);
 
     plan.next(Operation::Commit, Failure::LostReply);
-    let told = view.revoke(&scope("audited/unknown"), "why").await.unwrap_err();
+    let told = view.revoke(&scope("audited/unknown"), None, "why").await.unwrap_err();
     assert!(matches!(told, Fault::Store(Error::Unknown { .. })), "{told}");
     assert_eq!(lines("audited/unknown", "perhaps revoked"), 1);
     assert!(coordinator.holder(&scope("audited/unknown")).await.unwrap().is_none());
 
     // What was not done is not told as if it were.
     plan.next(Operation::Commit, Failure::Error);
-    view.revoke(&scope("audited/failed"), "why").await.unwrap_err();
+    view.revoke(&scope("audited/failed"), None, "why").await.unwrap_err();
     assert_eq!(lines("audited/failed", "revoked"), 0);
-    assert!(view.revoke(&scope("audited/done"), "why").await.unwrap());
+    assert!(view.revoke(&scope("audited/done"), None, "why").await.unwrap());
     assert_eq!(lines("audited/done", "audit: revoked"), 1);
-    assert!(!view.revoke(&scope("audited/done"), "why").await.unwrap());
+    assert!(!view.revoke(&scope("audited/done"), None, "why").await.unwrap());
     assert_eq!(lines("audited/done", "nothing to revoke"), 1);
     assert_eq!(lines("audited/done", "perhaps"), 0);
 }
@@ -70,12 +70,12 @@ async fn so_are_a_resize_and_a_commit() {
     let (view, _memory, plan) = view();
     let group = "audited.pool".parse().unwrap();
     plan.next(Operation::Commit, LATE);
-    begun_and_given_up(view.resize(&group, 3));
+    begun_and_given_up(view.resize(&group, None, 3));
     assert_eq!(lines("audited.pool/*", "perhaps resized"), 1);
     plan.next(Operation::Commit, Failure::LostReply);
-    view.resize(&group, 3).await.unwrap_err();
+    view.resize(&group, None, 3).await.unwrap_err();
     assert_eq!(lines("audited.pool/*", "perhaps resized"), 2);
-    view.resize(&group, 4).await.unwrap();
+    view.resize(&group, None, 4).await.unwrap();
     assert_eq!(lines("audited.pool/*", "audit: resized"), 1);
 
     let delete = |id: &str| Commit::new().delete(Key::new(LEASE, id), Expect::Any);
