@@ -15,6 +15,7 @@ mod fault;
 mod front;
 pub mod grpc;
 pub mod http;
+mod leading;
 mod limits;
 mod listen;
 mod metrics;

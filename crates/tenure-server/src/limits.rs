@@ -52,6 +52,10 @@ impl Default for ServerLimits {
     }
 }
 
+/// Streams of those who need not say who they are, in all and from one address: probes, and few of them.
+const PROBES: usize = 1_000;
+const PROBES_PER_CLIENT: usize = 100;
+
 /// When to ask again after too much at once.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -63,6 +67,7 @@ pub struct Room {
     bodies: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     waiters: Arc<Semaphore>,
+    probes: Arc<Semaphore>,
     clients: Mutex<HashMap<(Use, Arc<str>), usize>>,
 }
 
@@ -73,6 +78,8 @@ pub enum Use {
     Stream,
     /// A wait for a lease or a slot.
     Wait,
+    /// A watch of the server's health, which needs no credentials.
+    Probe,
 }
 
 /// Room that is taken until this is dropped.
@@ -90,6 +97,7 @@ impl Room {
             bodies: Arc::new(Semaphore::new(limits.requests)),
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiters: Arc::new(Semaphore::new(limits.waiters)),
+            probes: Arc::new(Semaphore::new(PROBES)),
             limits,
             clients: Mutex::default(),
         })
@@ -105,6 +113,7 @@ impl Room {
         match what {
             Use::Stream => self.limits.streams.saturating_sub(self.streams.available_permits()),
             Use::Wait => self.limits.waiters.saturating_sub(self.waiters.available_permits()),
+            Use::Probe => PROBES.saturating_sub(self.probes.available_permits()),
         }
     }
 
@@ -139,6 +148,7 @@ impl Room {
         let (all, most, full) = match what {
             Use::Stream => (&self.streams, self.limits.streams_per_client, "streams are open"),
             Use::Wait => (&self.waiters, self.limits.waiters_per_client, "waits are going on"),
+            Use::Probe => (&self.probes, PROBES_PER_CLIENT, "probes are watching"),
         };
         let permit = take(all, &format!("as many {full} as the server has room for"))?;
         let client: Arc<str> = client.into();

@@ -14,6 +14,7 @@ use tenure::store::Store;
 use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
@@ -23,7 +24,7 @@ use crate::front::{Front, Gate, admit};
 use crate::metrics::{self, Metrics};
 use crate::prompt::prompt;
 use crate::ready::Readiness;
-use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http};
+use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http, leading};
 
 /// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that
 /// renew on it now and then, so that they do not meet its end.
@@ -49,6 +50,7 @@ pub struct Builder {
     tls: Option<ServerTls>,
     shutdown: Shutdown,
     grace: Duration,
+    campaigns: bool,
 }
 
 impl Builder {
@@ -80,6 +82,14 @@ impl Builder {
         self
     }
 
+    /// Whether it campaigns to lead among the servers of its store. On a store that only this process can
+    /// use there is nobody to lead.
+    #[must_use]
+    pub fn campaigns(mut self, campaigns: bool) -> Self {
+        self.campaigns = campaigns;
+        self
+    }
+
     /// How long what was begun gets to finish.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -90,6 +100,7 @@ impl Builder {
     /// A server, not yet listening.
     pub fn build(self) -> Result<Server, Fault> {
         let mut registry = Registry::default();
+        let campaigns = self.campaigns && !self.store.capabilities().is_single_process();
         let store = self.store.with_metrics(StoreMetrics::register(&mut registry));
         let api = Api::new(store, self.limits, self.shutdown)?;
         let metrics = Metrics::new(registry, &api);
@@ -99,7 +110,7 @@ impl Builder {
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let services = grpc::Services::new(&api);
         let calls = grpc::routes(&services).map_err(refused)?.into_axum_router().reset_fallback();
-        let health = grpc::open_routes(&readiness).into_axum_router().reset_fallback();
+        let health = grpc::open_routes(&api, &readiness).into_axum_router().reset_fallback();
         let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let router = calls
             .merge(http::routes(&api, &metrics))
@@ -109,7 +120,8 @@ impl Builder {
             .merge(http::open_routes(&readiness))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
         let front = Front::new(gate, &api, Arc::clone(&metrics), services, router);
-        Ok(Server { api, front, metrics, readiness, tls: self.tls, grace: self.grace })
+        let (tls, grace) = (self.tls, self.grace);
+        Ok(Server { api, front, metrics, readiness, tls, grace, campaigns })
     }
 }
 
@@ -121,6 +133,7 @@ pub struct Server {
     readiness: Readiness,
     tls: Option<ServerTls>,
     grace: Duration,
+    campaigns: bool,
 }
 
 impl Server {
@@ -133,6 +146,7 @@ impl Server {
             tls: None,
             shutdown: Shutdown::default(),
             grace: Duration::from_secs(10),
+            campaigns: false,
         }
     }
 
@@ -148,6 +162,11 @@ impl Server {
         let connections = Arc::new(Semaphore::new(limits.connections));
         let graceful = GracefulShutdown::new();
         let looking = tokio::spawn(self.readiness.clone().run());
+        // Dropped with this.
+        let mut leading = JoinSet::new();
+        if self.campaigns {
+            leading.spawn(leading::campaign(self.api.clone(), listener.local_addr().ok()));
+        }
         // Ends what does not end by itself, also when this is dropped.
         let cut = Cut::default();
         while let Some(accepted) = self.api.shutdown().or(listener.accept()).await {
@@ -176,7 +195,9 @@ impl Server {
             });
         }
         drop(listener);
-        if tokio::time::timeout(self.grace, graceful.shutdown()).await.is_err() {
+        let drained = tokio::time::timeout(self.grace, graceful.shutdown());
+        let resigned = tokio::time::timeout(self.grace, leading.join_next());
+        if tokio::join!(drained, resigned).0.is_err() {
             tracing::warn!("connections were cut: they did not end within {:?}", self.grace);
         }
         drop(cut);

@@ -17,13 +17,12 @@ use utoipa::ToSchema;
 use crate::Fault;
 use crate::api::Api;
 use crate::auth::Caller;
+use crate::leading::LED;
 
 /// How often the store is asked.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The scope that replicas of a server may lead.
-const LED: &str = "tenure.server/main";
 /// Whose health can be asked for by name; the empty one stands for all.
 const SERVICES: [&str; 5] =
     ["", "tenure.v1.Store", "tenure.v1.Leases", "tenure.v1.Slots", "tenure.v1.Elections"];

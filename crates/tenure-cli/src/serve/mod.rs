@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tenure::Error;
+use tenure::store::Reach;
 use tenure_server::auth::check_exposure;
 use tenure_server::{Server, Shutdown};
 use tokio::net::TcpListener;
@@ -73,7 +74,11 @@ impl Arguments {
         let (tls, auth) = (settings.tls.is_some(), settings.auth.is_on());
         check_exposure(settings.listen(), tls, auth, settings.insecure)?;
         let shutdown = Shutdown::default();
-        let builder = Server::builder(stores::open(&url).await?)
+        let store = stores::open(&url).await?;
+        // Where replicas may be anywhere, people want to know which one leads.
+        let shared = store.capabilities().reach == Reach::Network;
+        let builder = Server::builder(store)
+            .campaigns(shared)
             .shutdown(shutdown.clone())
             .grace(settings.grace())
             .limits(settings.limits.clone().into());

@@ -22,6 +22,19 @@ pub fn lease_of(info: &LeaseInfo) -> v1::Lease {
     }
 }
 
+/// What is left to reap of a lease.
+pub fn remains_of(info: &LeaseInfo) -> v1::Remains {
+    v1::Remains {
+        scope: info.id.clone(),
+        holder: info.holder.to_string(),
+        token: info.token,
+        nonce: info.nonce.clone(),
+        revision: info.revision,
+        acquired_at_ms: info.acquired_at_ms,
+        metadata: info.metadata.clone(),
+    }
+}
+
 /// Somebody who waits.
 pub fn waiter_of(info: &WaiterInfo) -> v1::Waiter {
     v1::Waiter { owner: info.owner.to_string(), place: info.place, since_ms: info.since_ms }

@@ -1474,6 +1474,9 @@ pub struct RevokeRequest {
     /// For the holder to read.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+    /// Only the tenure under this token: if another holds by now, it is left alone, and the error is `lost`.
+    #[prost(uint64, optional, tag = "3")]
+    pub expect_token: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevokeResponse {
@@ -1540,6 +1543,63 @@ pub struct ListLeasesRequest {
 pub struct ListLeasesResponse {
     #[prost(message, repeated, tag = "1")]
     pub leases: ::prost::alloc::vec::Vec<Lease>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemainsRequest {
+    /// All if empty.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Those of the namespaces below it, too.
+    #[prost(bool, tag = "2")]
+    pub children: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RemainsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub remains: ::prost::alloc::vec::Vec<Remains>,
+}
+/// A lease as it was, of which something is left to do.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Remains {
+    #[prost(string, tag = "1")]
+    pub scope: ::prost::alloc::string::String,
+    /// `name#start`.
+    #[prost(string, tag = "2")]
+    pub holder: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub token: u64,
+    /// Unique to that acquisition.
+    #[prost(string, tag = "4")]
+    pub nonce: ::prost::alloc::string::String,
+    /// Of what is left, not of the lease.
+    #[prost(uint64, tag = "5")]
+    pub revision: u64,
+    #[prost(int64, tag = "6")]
+    pub acquired_at_ms: i64,
+    #[prost(btree_map = "string, string", tag = "7")]
+    pub metadata: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReapRequest {
+    /// These three as `Remains` told them.
+    #[prost(string, tag = "1")]
+    pub scope: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub nonce: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub revision: u64,
+    /// What is to happen for it; nothing if absent.
+    #[prost(message, optional, tag = "4")]
+    pub commit: ::core::option::Option<CommitRequest>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReapResponse {
+    /// False if it had been reaped: by somebody else, or by an earlier call whose answer was lost.
+    #[prost(bool, tag = "1")]
+    pub reaped: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchLeasesRequest {
@@ -1633,6 +1693,9 @@ pub struct ResizeRequest {
     pub group: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub count: u32,
+    /// Unless the group has changed since `Show` told this version; then the error is `conflict`.
+    #[prost(uint64, optional, tag = "3")]
+    pub expect_version: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResizeResponse {}
@@ -1650,6 +1713,9 @@ pub struct ShowSlotsResponse {
     pub holders: ::prost::alloc::vec::Vec<Slot>,
     #[prost(message, repeated, tag = "3")]
     pub waiters: ::prost::alloc::vec::Vec<Waiter>,
+    /// Of the group, with its count; absent if it does not exist.
+    #[prost(uint64, optional, tag = "4")]
+    pub version: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Slot {
@@ -1931,6 +1997,47 @@ pub mod leases_client {
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "List"));
             self.inner.unary(req, path, codec).await
         }
+        /// What is left to reap of a namespace: leases that were reapable and ended without a release.
+        pub async fn remains(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemainsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemainsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Compact::default();
+            let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Remains");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Remains"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reaps one of them, together with a commit: all or nothing, and once, however many reap.
+        pub async fn reap(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReapRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReapResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Compact::default();
+            let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Reap");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Reap"));
+            self.inner.unary(req, path, codec).await
+        }
         /// What happens to leases. The first message has no event.
         pub async fn watch(
             &mut self,
@@ -2043,6 +2150,16 @@ pub mod leases_server {
             tonic::Response<super::ListLeasesResponse>,
             tonic::Status,
         >;
+        /// What is left to reap of a namespace: leases that were reapable and ended without a release.
+        async fn remains(
+            &self,
+            request: tonic::Request<super::RemainsRequest>,
+        ) -> std::result::Result<tonic::Response<super::RemainsResponse>, tonic::Status>;
+        /// Reaps one of them, together with a commit: all or nothing, and once, however many reap.
+        async fn reap(
+            &self,
+            request: tonic::Request<super::ReapRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReapResponse>, tonic::Status>;
         /// Server streaming response type for the Watch method.
         type WatchStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::LeaseEvent, tonic::Status>,
@@ -2477,6 +2594,92 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListSvc(inner);
+                        let codec = crate::codec::Compact::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Leases/Remains" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemainsSvc<T: Leases>(pub Arc<T>);
+                    impl<T: Leases> tonic::server::UnaryService<super::RemainsRequest>
+                    for RemainsSvc<T> {
+                        type Response = super::RemainsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemainsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::remains(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemainsSvc(inner);
+                        let codec = crate::codec::Compact::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Leases/Reap" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReapSvc<T: Leases>(pub Arc<T>);
+                    impl<T: Leases> tonic::server::UnaryService<super::ReapRequest>
+                    for ReapSvc<T> {
+                        type Response = super::ReapResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReapRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::reap(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReapSvc(inner);
                         let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -10,9 +10,10 @@ use tenure::lease::{
     Renewed, Scope, Status, Terms, Wait,
 };
 
-use super::View;
+use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
+use crate::auth::audit::Notable;
 use crate::limits::Use;
 
 /// On what terms a caller asks.
@@ -40,7 +41,7 @@ impl View {
         self.require(Action::LeasesHold, scope.as_str())?;
         let terms = self.terms(asked)?;
         let acquiring = pin!(self.part.coordinator.acquire(scope, &terms));
-        let lease = self.waiting(asked, acquiring).await?;
+        let lease = self.waiting(asked, scope.as_str(), acquiring).await?;
         // Until here, giving up lets go of it again.
         Ok(lease.detach())
     }
@@ -77,11 +78,13 @@ impl View {
         }
     }
 
-    /// Takes room for the wait, and ends it when the server leaves or the caller is not known any more.
+    /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
+    /// not hold it any more.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
         asked: &Asked,
+        resource: &str,
         acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
         let _room = match asked.wait {
@@ -91,7 +94,9 @@ impl View {
         let acquired = tokio::select! {
             biased;
             acquired = self.api.shutdown().or(acquiring) => acquired,
-            fault = self.caller.gone() => return Err(fault),
+            fault = self.caller.gone(|| self.require(Action::LeasesHold, resource)) => {
+                return Err(fault);
+            }
         };
         match acquired {
             Some(acquired) => Ok(acquired?),
@@ -143,20 +148,37 @@ impl View {
 
     /// Whether the caller may act on this deed.
     pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
-        let scope = deed.id.split_once('#').map_or(&*deed.id, |(scope, _)| scope);
-        // A deed comes from outside: what it names must be something that can be held at all.
+        self.may_hold_lease(&deed.id)
+    }
+
+    /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
+    pub(super) fn may_hold_lease(&self, id: &str) -> Result<(), Fault> {
+        let scope = id.split_once('#').map_or(id, |(scope, _)| scope);
+        // It comes from outside: what it names must be something that can be held at all.
         scope.parse::<Scope>()?;
         self.require(Action::LeasesHold, scope)
     }
 
-    /// Ends somebody's tenure.
-    pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool, Fault> {
+    /// Ends somebody's tenure, or only that under this token.
+    pub async fn revoke(
+        &self,
+        scope: &Scope,
+        expect_token: Option<u64>,
+        reason: &str,
+    ) -> Result<bool, Fault> {
         self.require(Action::LeasesRevoke, scope.as_str())?;
         let reason = if reason.is_empty() { "no reason was given" } else { reason };
-        let revoked = self.part.coordinator.revoke(scope, reason).await?;
-        let what = if revoked { "revoked" } else { "nothing to revoke" };
-        self.audit(Action::LeasesRevoke, scope.as_str(), what);
-        Ok(revoked)
+        let (action, resource) = (Action::LeasesRevoke, scope.to_string());
+        let noting = self.noting(vec![Notable { action, resource, what: "revoked" }]);
+        let revoked = match expect_token {
+            Some(token) => self.part.coordinator.revoke_token(scope, token, reason).await,
+            None => self.part.coordinator.revoke(scope, reason).await,
+        };
+        match &revoked {
+            Ok(false) => noting.instead("nothing to revoke"),
+            known => noting.end(known),
+        }
+        Ok(revoked?)
     }
 
     /// Who holds a scope, and who waits for it.
@@ -171,15 +193,25 @@ impl View {
         namespace: Option<&Namespace>,
         children: bool,
     ) -> Result<Vec<LeaseInfo>, Fault> {
-        let Some(namespace) = namespace else {
-            self.require(Action::LeasesRead, "*")?;
-            return Ok(self.part.coordinator.list_all().await?);
-        };
+        self.may_read_leases(namespace, children)?;
+        match namespace {
+            Some(namespace) => Ok(self.part.coordinator.list(namespace, children).await?),
+            None => Ok(self.part.coordinator.list_all().await?),
+        }
+    }
+
+    /// Whether the caller may see all leases of a namespace, or all there are.
+    pub(super) fn may_read_leases(
+        &self,
+        namespace: Option<&Namespace>,
+        children: bool,
+    ) -> Result<(), Fault> {
+        let Some(namespace) = namespace else { return self.require(Action::LeasesRead, "*") };
         self.require(Action::LeasesRead, &format!("{namespace}/*"))?;
         if children {
             self.require(Action::LeasesRead, &format!("{namespace}.*"))?;
         }
-        Ok(self.part.coordinator.list(namespace, children).await?)
+        Ok(())
     }
 
     /// What happens to leases whose scope starts with this.
@@ -187,9 +219,9 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<BoxStream<'static, tenure::Result<LeaseEvent>>, Fault> {
-        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.part.coordinator.watch(prefix, after).await?)
+    ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        Ok((self.part.coordinator.watch(prefix, after).await?, grounds))
     }
 
     /// The same, commit by commit.
@@ -197,9 +229,9 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<LeaseWatch, Fault> {
-        self.require(Action::LeasesRead, &format!("{prefix}*"))?;
-        Ok(self.coordinator().watch_batches(prefix, after).await?)
+    ) -> Result<(LeaseWatch, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        Ok((self.coordinator().watch_batches(prefix, after).await?, grounds))
     }
 
     /// Who leads.
@@ -212,9 +244,10 @@ impl View {
     pub async fn observe(
         &self,
         scope: &Scope,
-    ) -> Result<BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Fault> {
-        self.require(Action::LeasesRead, scope.as_str())?;
-        Ok(Election::new(&self.part.coordinator, scope.clone()).observe().await?)
+    ) -> Result<(BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Grounds), Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, scope.as_str().into())])?;
+        let leaders = Election::new(&self.part.coordinator, scope.clone()).observe().await?;
+        Ok((leaders, grounds))
     }
 }
 

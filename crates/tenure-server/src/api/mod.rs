@@ -1,11 +1,16 @@
 //! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
 //! that both front doors are thin.
 
+mod grounds;
+mod in_time;
 mod leases;
 mod objects;
+mod reap;
+mod records;
 mod slots;
 mod view;
 
+pub use grounds::Grounds;
 pub use leases::{Asked, Shown, scope};
 pub use slots::ShownSlots;
 pub use view::View;
@@ -48,6 +53,7 @@ impl Api {
     /// An interface to this store.
     pub fn new(store: Store, limits: ServerLimits, shutdown: Shutdown) -> Result<Self, Fault> {
         let metrics = LeaseMetrics::default();
+        let store = store.with_timeout_at_most(limits.request_timeout);
         let coordinator = Coordinator::builder(store.clone()).metrics(metrics.clone()).start()?;
         let room = Room::new(limits);
         let tenants = Mutex::default();

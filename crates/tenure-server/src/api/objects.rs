@@ -1,55 +1,21 @@
 //! Objects, as a caller may read and write them.
 //!
 //! Leases are objects too, and a client that runs the library over the wire reads and writes them as
-//! such. What that means for permissions is decided here: whoever may hold a scope may write the records
-//! of that scope, and nobody else. A watch of leases shows what its caller may see.
+//! such. What it takes to write them is in `records`. A watch of leases shows what its caller may see.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{
-    Batch, Commit, Committed, Event, Expect, Page, Put, Query, Touch, Touched, Watch, WatchRequest,
-    Write,
+    Batch, Commit, Committed, Event, Page, Query, Touch, Touched, Watch, WatchRequest,
 };
 use tenure::{Key, Object};
 
-use super::View;
+use super::records::{about, is_of_leases};
+use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
-
-/// Whether a kind belongs to leases.
-fn is_of_leases(kind: &str) -> bool {
-    matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED)
-}
-
-/// What the id of a record of leases is about, as permissions see it: its scope, which is what comes
-/// before a tag, or everything in its group.
-fn about(id: &str) -> Cow<'_, str> {
-    let about = id.rsplit_once('#').map_or(id, |(about, _)| about);
-    if about.contains('/') { about.into() } else { group(about).into() }
-}
-
-/// How many slots a group's record says there are.
-fn count(payload: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<serde_json::Value>(payload).ok()?.get("count")?.as_u64()
-}
-
-/// A group of slots, as permissions see it: all of its slots.
-pub(super) fn group(group: &str) -> String {
-    format!("{group}/*")
-}
-
-/// A write of a group's record that may or may not change its count.
-fn recounts(write: &Write) -> Option<&Put> {
-    let Write::Put(put) = write else { return None };
-    let told = matches!(put.expect, Expect::Any | Expect::Absent);
-    (put.key.kind == SLOTS && !told).then_some(put)
-}
-
-/// Something for the audit log: what was allowed, on what, and what was done.
-type Notable = (Action, String, &'static str);
 
 impl View {
     /// One object.
@@ -65,24 +31,11 @@ impl View {
     }
 
     /// Checks and writes, all or nothing.
-    pub async fn commit(&self, commit: Commit) -> Result<Committed, Fault> {
-        for check in &commit.checks {
-            self.may_read(&check.key.kind, &check.key.id, false)?;
-        }
-        let mut notable = Vec::new();
-        for write in &commit.writes {
-            notable.extend(self.may_write(write)?);
-            if let Some(put) = recounts(write) {
-                notable.extend(Box::pin(self.may_recount(put)).await?);
-            }
-        }
+    pub async fn commit(&self, mut commit: Commit) -> Result<Committed, Fault> {
+        let notable = self.may_commit(&mut commit).await?;
+        let noting = self.noting(notable);
         let committed = self.part.store.commit(commit).await;
-        // What may have happened is told too.
-        if !committed.as_ref().is_err_and(tenure::Error::is_refusal) {
-            for (action, resource, what) in &notable {
-                self.audit(*action, resource, what);
-            }
-        }
+        noting.end(&committed);
         Ok(committed?)
     }
 
@@ -95,18 +48,19 @@ impl View {
     }
 
     /// What happens from now on or from a revision on.
-    pub async fn watch(&self, request: &WatchRequest) -> Result<Watch, Fault> {
-        match &request.kind {
+    pub async fn watch(&self, request: &WatchRequest) -> Result<(Watch, Grounds), Fault> {
+        let grounds = match &request.kind {
             Some(kind) if is_of_leases(kind) && self.sees_some_of(&request.prefix) => {
-                return Ok(self.seen(self.part.store.watch(request).await?));
+                let watch = self.seen(self.part.store.watch(request).await?);
+                return Ok((watch, self.some_grounds(Action::LeasesRead)));
             }
-            Some(kind) => self.may_read(kind, &request.prefix, true)?,
+            Some(kind) => self.grounds([reading(kind, &request.prefix, true)])?,
             None => {
-                self.require(Action::ObjectsRead, "*")?;
-                self.require(Action::LeasesRead, "*")?;
+                let all = |action| (action, Cow::Borrowed("*"));
+                self.grounds([all(Action::ObjectsRead), all(Action::LeasesRead)])?
             }
-        }
-        Ok(self.part.store.watch(request).await?)
+        };
+        Ok((self.part.store.watch(request).await?, grounds))
     }
 
     /// Whether the caller may see some of the leases with this prefix, though perhaps not all.
@@ -131,50 +85,27 @@ impl View {
         Watch::new(start, seen.boxed())
     }
 
-    fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
-        match (is_of_leases(kind), prefix) {
-            // A prefix with a tag in it is about one line.
-            (true, true) if id.contains('#') => self.require(Action::LeasesRead, &about(id)),
-            (true, true) => self.require(Action::LeasesRead, &format!("{id}*")),
-            (true, false) => self.require(Action::LeasesRead, &about(id)),
-            (false, true) => self.require(Action::ObjectsRead, &format!("{kind}/{id}*")),
-            (false, false) => self.require(Action::ObjectsRead, &format!("{kind}/{id}")),
-        }
+    pub(super) fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {
+        let (action, resource) = reading(kind, id, prefix);
+        self.require(action, &resource)
     }
 
-    fn may_change(&self, key: &Key) -> Result<(), Fault> {
+    pub(super) fn may_change(&self, key: &Key) -> Result<(), Fault> {
         if is_of_leases(&key.kind) {
             return self.require(Action::LeasesHold, &about(&key.id));
         }
         self.require(Action::ObjectsWrite, &format!("{}/{}", key.kind, key.id))
     }
+}
 
-    /// Whoever takes a slot of a group that has shrunk writes the group's record, and leaves its count as
-    /// it is. A write that does not is a resize, whatever it expects.
-    async fn may_recount(&self, put: &Put) -> Result<Option<Notable>, Fault> {
-        // If it changes before the commit, the commit's own expectation fails.
-        let now = self.part.store.get(&put.key).await?;
-        if now.is_none_or(|now| count(&now.payload) == count(&put.payload)) {
-            return Ok(None);
-        }
-        let resource = group(&put.key.id);
-        self.require(Action::SlotsResize, &resource)?;
-        Ok(Some((Action::SlotsResize, resource, "resized")))
-    }
-
-    /// Refuses what the caller may not write, and tells what the audit log has to know of the rest.
-    fn may_write(&self, write: &Write) -> Result<Option<Notable>, Fault> {
-        let key = write.key();
-        let (action, resource, what) = match (key.kind.as_str(), write) {
-            // The word left for the holder: only whoever revokes writes it.
-            (REVOKED, _) => (Action::LeasesRevoke, about(&key.id), "revoked"),
-            // Whoever takes a slot expects the group as it was; whoever resizes it does not care.
-            (SLOTS, write) if write.expect() == Expect::Any => {
-                (Action::SlotsResize, Cow::Owned(group(&key.id)), "resized")
-            }
-            _ => return self.may_change(key).map(|()| None),
-        };
-        self.require(action, &resource)?;
-        Ok(Some((action, resource.into_owned(), what)))
+/// What it takes to read an object, or all whose ids begin so.
+fn reading<'a>(kind: &str, id: &'a str, prefix: bool) -> (Action, Cow<'a, str>) {
+    match (is_of_leases(kind), prefix) {
+        // A prefix with a tag in it is about one line.
+        (true, true) if id.contains('#') => (Action::LeasesRead, about(id)),
+        (true, true) => (Action::LeasesRead, format!("{id}*").into()),
+        (true, false) => (Action::LeasesRead, about(id)),
+        (false, true) => (Action::ObjectsRead, format!("{kind}/{id}*").into()),
+        (false, false) => (Action::ObjectsRead, format!("{kind}/{id}").into()),
     }
 }

@@ -1,17 +1,18 @@
 //! Slots, held on behalf of callers who are elsewhere.
 
-use tenure::lease::{Deed, Namespace, SlotInfo, WaiterInfo};
+use tenure::lease::{Deed, Namespace, SlotInfo, SlotsSize, WaiterInfo};
 
-use super::objects::group;
+use super::records::group;
 use super::{Asked, View};
 use crate::Fault;
 use crate::auth::Action;
+use crate::auth::audit::Notable;
 
 /// A group of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownSlots {
     /// How many there are, if the group exists.
-    pub count: Option<u32>,
+    pub size: Option<SlotsSize>,
     /// Who has which.
     pub holders: Vec<SlotInfo>,
     /// Who waits, first come first.
@@ -26,29 +27,41 @@ impl View {
         count: u32,
         asked: &Asked,
     ) -> Result<(Deed, u32), Fault> {
-        self.require(Action::LeasesHold, &group(namespace.as_str()))?;
+        let group = group(namespace.as_str());
+        self.require(Action::LeasesHold, &group)?;
         let terms = self.terms(asked)?;
         let slots = self.part.coordinator.slots(namespace);
         let acquiring = std::pin::pin!(slots.acquire(count, &terms));
-        let slot = self.waiting(asked, acquiring).await?;
+        let slot = self.waiting(asked, &group, acquiring).await?;
         let index = slot.index();
         Ok((slot.into_lease().detach(), index))
     }
 
-    /// Changes how many slots a group has.
-    pub async fn resize(&self, namespace: &Namespace, count: u32) -> Result<(), Fault> {
+    /// Changes how many slots a group has, if given a version only from that one.
+    pub async fn resize(
+        &self,
+        namespace: &Namespace,
+        expect_version: Option<u64>,
+        count: u32,
+    ) -> Result<(), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::SlotsResize, &group)?;
-        self.part.coordinator.slots(namespace).resize(count).await?;
-        self.audit(Action::SlotsResize, &group, "resized");
-        Ok(())
+        let (action, resource) = (Action::SlotsResize, group);
+        let noting = self.noting(vec![Notable { action, resource, what: "resized" }]);
+        let slots = self.part.coordinator.slots(namespace);
+        let resized = match expect_version {
+            Some(version) => slots.resize_from(version, count).await,
+            None => slots.resize(count).await,
+        };
+        noting.end(&resized);
+        Ok(resized?)
     }
 
     /// A group: its count, who holds what, who waits.
     pub async fn show_slots(&self, namespace: &Namespace) -> Result<ShownSlots, Fault> {
         self.require(Action::LeasesRead, &group(namespace.as_str()))?;
         let slots = self.part.coordinator.slots(namespace);
-        let (count, holders) = (slots.count().await?, slots.holders().await?);
-        Ok(ShownSlots { count, holders, waiters: slots.waiters().await? })
+        let (size, holders) = (slots.size().await?, slots.holders().await?);
+        Ok(ShownSlots { size, holders, waiters: slots.waiters().await? })
     }
 }

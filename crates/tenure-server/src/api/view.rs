@@ -7,7 +7,8 @@ use tenure::store::Store;
 
 use super::{Api, Part};
 use crate::Fault;
-use crate::auth::{Action, Caller, audit};
+use crate::auth::audit::{self, Notable, Noting};
+use crate::auth::{Action, Caller};
 use crate::limits::{Taken, Use};
 
 /// What one caller sees, and what it may do there.
@@ -51,9 +52,9 @@ impl View {
         Err(Fault::Denied { subject, action: action.name(), resource })
     }
 
-    /// Says in the audit log what was done with a permission that not everybody has.
-    pub(super) fn audit(&self, action: Action, resource: &str, what: &'static str) {
-        audit::done(&self.caller, action, resource, what);
+    /// Something is about to be done with a permission that not everybody has: the audit log is told.
+    pub(super) fn noting(&self, all: Vec<Notable>) -> Noting<'_> {
+        Noting::new(&self.caller, all)
     }
 
     /// Takes room for a stream or a wait of this caller.

@@ -18,10 +18,66 @@ pub(crate) fn denied(caller: &Caller, action: Action, resource: &str) {
     tracing::warn!(target: "audit", subject, tenant, action = action.name(), resource, peer, "denied");
 }
 
-/// Somebody did this: `revoked`, `resized`, `overridden`.
-pub(crate) fn done(caller: &Caller, action: Action, resource: &str, what: &'static str) {
+/// Somebody did this: `revoked`, `resized`, `overridden`. Or perhaps did.
+fn done(caller: &Caller, notable: &Notable, what: std::fmt::Arguments<'_>) {
     let (subject, tenant, peer) = (caller.subject(), caller.tenant(), caller.peer().map(display));
-    tracing::info!(target: "audit", subject, tenant, action = action.name(), resource, peer, "{what}");
+    let (action, resource) = (notable.action.name(), &*notable.resource);
+    tracing::info!(target: "audit", subject, tenant, action, resource, peer, "{what}");
+}
+
+/// Something that not everybody may do: with which permission, to what, and how to say that it was done.
+pub(crate) struct Notable {
+    pub(crate) action: Action,
+    pub(crate) resource: String,
+    pub(crate) what: &'static str,
+}
+
+/// Notable things that are being done. If whoever asked goes away, or the store does not say how it went,
+/// they may have been done, and that is told.
+#[must_use = "dropped, it says that nobody knows"]
+pub(crate) struct Noting<'a> {
+    caller: &'a Caller,
+    all: Vec<Notable>,
+}
+
+impl<'a> Noting<'a> {
+    /// Begun, and not known to have been done.
+    pub(crate) fn new(caller: &'a Caller, all: Vec<Notable>) -> Self {
+        Self { caller, all }
+    }
+
+    /// It is known how it went, unless it is not.
+    pub(crate) fn end<T>(mut self, how: &tenure::Result<T>) {
+        match how {
+            Ok(_) => self.tell(|notable| notable.what),
+            Err(error) if error.is_unknown() => {}
+            Err(_) => self.nothing(),
+        }
+    }
+
+    /// Nothing was done.
+    pub(crate) fn nothing(mut self) {
+        self.all.clear();
+    }
+
+    /// It was not done: there was nothing to do it to.
+    pub(crate) fn instead(mut self, what: &'static str) {
+        self.tell(|_| what);
+    }
+
+    fn tell(&mut self, what: impl Fn(&Notable) -> &'static str) {
+        for notable in self.all.drain(..) {
+            done(self.caller, &notable, format_args!("{}", what(&notable)));
+        }
+    }
+}
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        for notable in &self.all {
+            done(self.caller, notable, format_args!("perhaps {}", notable.what));
+        }
+    }
 }
 
 /// Failed logins that are logged within one window; the rest is counted.

@@ -184,15 +184,16 @@ impl Caller {
         Err(Fault::Unauthenticated(format!("the token of {} {gone}; get a new one", self.subject)))
     }
 
-    /// Resolves when it is not known any more, for streams on which it asks for nothing further.
-    pub async fn gone(&self) -> Fault {
+    /// Resolves when it is not known any more, or something else that it rests on is gone: for waits and
+    /// streams, on which it asks for nothing further.
+    pub async fn gone(&self, still: impl Fn() -> Result<(), Fault>) -> Fault {
         loop {
             match &self.standing {
                 Standing::Everything | Standing::Nothing => std::future::pending().await,
                 Standing::Listed(list, _) => list.clock().sleep(EVERY).await,
                 Standing::Signed(_, clock, until) => clock.sleep_until(*until).await,
             }
-            if let Err(fault) = self.still() {
+            if let Err(fault) = self.still().and_then(|()| still()) {
                 return fault;
             }
         }
@@ -228,7 +229,7 @@ mod tests {
         let until = shared.uptime() + Duration::from_secs(60);
         let all = Permissions::parse(&["*"]).unwrap();
         let caller = Caller::signed("a", None, all, &shared, until);
-        let mut gone = Box::pin(caller.gone());
+        let mut gone = Box::pin(caller.gone(|| Ok(())));
         assert!(caller.may(Action::LeasesHold, "a/b") && caller.still().is_ok());
         assert!((&mut gone).now_or_never().is_none());
         // A wall clock that is set back and forth changes nothing.

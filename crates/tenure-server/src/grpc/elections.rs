@@ -1,5 +1,7 @@
 //! `tenure.v1.Elections`: who leads, over gRPC.
 
+use std::pin::pin;
+
 use futures::StreamExt;
 use tenure_proto::v1;
 use tenure_proto::v1::elections_server::Elections;
@@ -28,8 +30,8 @@ impl Elections for Service {
         request: Request<v1::LeaderRequest>,
     ) -> Result<Response<v1::LeaderResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
-        let leader = view.leader(&scope(&request.get_ref().scope).map_err(Fault::from)?).await?;
+        let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
+        let leader = view.read(pin!(view.leader(&scope))).await?;
         Ok(Response::new(leader_of(leader.as_ref())))
     }
 
@@ -42,10 +44,11 @@ impl Elections for Service {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
         let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
-        let leaders = view.observe(&scope).await?.map(|leader| match leader {
+        let (leaders, grounds) = view.observe(&scope).await?;
+        let leaders = leaders.map(|leader| match leader {
             Ok(leader) => Ok(leader_of(leader.as_ref())),
             Err(error) => Err(Fault::from(error).into()),
         });
-        Ok(Response::new(until_leaving(&view, room, leaders)))
+        Ok(Response::new(until_leaving(grounds, room, leaders)))
     }
 }

@@ -1,9 +1,12 @@
 //! `tenure.v1.Leases`: leases over gRPC.
 
+use std::pin::pin;
+
 use futures::StreamExt;
 use tenure::Error;
 use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
-use tenure_proto::convert::{lease_of, ms_down, need, waiter_of};
+use tenure::store::Commit;
+use tenure_proto::convert::{lease_of, ms_down, need, remains_of, waiter_of};
 use tenure_proto::v1;
 use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
@@ -29,6 +32,11 @@ fn deed(deed: Option<v1::Deed>) -> Result<Deed, Fault> {
     Ok(need(deed, "deed")?.try_into()?)
 }
 
+/// The namespace of a request; without one it is about all of them.
+fn namespace(text: &str) -> Result<Option<Namespace>, Fault> {
+    Ok((!text.is_empty()).then(|| text.parse()).transpose()?)
+}
+
 #[tonic::async_trait]
 impl Leases for Service {
     async fn acquire(
@@ -38,7 +46,8 @@ impl Leases for Service {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
-        let deed = view.acquire(&scope, &asked(request.terms)?).await?;
+        let asked = asked(request.terms)?;
+        let deed = view.acquiring(&asked, pin!(view.acquire(&scope, &asked))).await?;
         let remaining_ms = ms_down(deed.remaining);
         Ok(Response::new(v1::AcquireResponse { deed: Some((&deed).into()), remaining_ms }))
     }
@@ -48,11 +57,10 @@ impl Leases for Service {
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from);
         let deeds: Vec<Result<Deed, Error>> = deeds.collect();
         let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
-        let mut answers = view.renew(&sound).await?.into_iter();
+        let mut answers = view.write(pin!(view.renew(&sound))).await?.into_iter();
         let renewed = deeds.into_iter().filter_map(|deed| match deed {
             Ok(_) => answers.next().map(renewed_of),
             Err(error) => Some(renewed_of(Err(error.into()))),
@@ -66,14 +74,14 @@ impl Leases for Service {
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         use v1::release_request::Outcome as Given;
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
         let outcome = match &request.outcome {
             None => Outcome::Plain,
             Some(Given::Ok(value)) => Outcome::Ok(value),
             Some(Given::Fail(error)) => Outcome::Fail(error),
         };
-        view.release(&deed(request.deed.clone())?, outcome).await?;
+        let deed = deed(request.deed.clone())?;
+        view.write(pin!(view.release(&deed, outcome))).await?;
         Ok(Response::new(v1::ReleaseResponse {}))
     }
 
@@ -82,9 +90,9 @@ impl Leases for Service {
         request: Request<v1::HandOverRequest>,
     ) -> Result<Response<v1::HandOverResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        view.hand_over(&deed(request.deed)?, &request.successor).await?;
+        let deed = deed(request.deed)?;
+        view.write(pin!(view.hand_over(&deed, &request.successor))).await?;
         Ok(Response::new(v1::HandOverResponse {}))
     }
 
@@ -93,9 +101,9 @@ impl Leases for Service {
         request: Request<v1::ProclaimRequest>,
     ) -> Result<Response<v1::ProclaimResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        let renewed = view.proclaim(&deed(request.deed)?, request.metadata).await?;
+        let deed = deed(request.deed)?;
+        let renewed = view.write(pin!(view.proclaim(&deed, request.metadata))).await?;
         Ok(Response::new(v1::ProclaimResponse { renewal: Some((&renewed).into()) }))
     }
 
@@ -104,10 +112,10 @@ impl Leases for Service {
         request: Request<v1::RevokeRequest>,
     ) -> Result<Response<v1::RevokeResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
-        let revoked = view.revoke(&scope, &request.reason).await?;
+        let revoking = view.revoke(&scope, request.expect_token, &request.reason);
+        let revoked = view.write(pin!(revoking)).await?;
         Ok(Response::new(v1::RevokeResponse { revoked }))
     }
 
@@ -116,8 +124,8 @@ impl Leases for Service {
         request: Request<v1::ShowRequest>,
     ) -> Result<Response<v1::ShowResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
-        let shown = view.show(&scope(&request.get_ref().scope).map_err(Fault::from)?).await?;
+        let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
+        let shown = view.read(pin!(view.show(&scope))).await?;
         Ok(Response::new(v1::ShowResponse {
             holder: shown.holder.as_ref().map(lease_of),
             waiters: shown.waiters.iter().map(waiter_of).collect(),
@@ -129,14 +137,34 @@ impl Leases for Service {
         request: Request<v1::ListLeasesRequest>,
     ) -> Result<Response<v1::ListLeasesResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        let namespace = match request.namespace.as_str() {
-            "" => None,
-            text => Some(text.parse::<Namespace>().map_err(Fault::from)?),
-        };
-        let leases = view.leases(namespace.as_ref(), request.children).await?;
+        let namespace = namespace(&request.namespace)?;
+        let listing = pin!(view.leases(namespace.as_ref(), request.children));
+        let leases = view.read(listing).await?;
         Ok(Response::new(v1::ListLeasesResponse { leases: leases.iter().map(lease_of).collect() }))
+    }
+
+    async fn remains(
+        &self,
+        request: Request<v1::RemainsRequest>,
+    ) -> Result<Response<v1::RemainsResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let request = request.into_inner();
+        let namespace = namespace(&request.namespace)?;
+        let listing = pin!(view.remains(namespace.as_ref(), request.children));
+        let remains = view.read(listing).await?.iter().map(remains_of).collect();
+        Ok(Response::new(v1::RemainsResponse { remains }))
+    }
+
+    async fn reap(
+        &self,
+        request: Request<v1::ReapRequest>,
+    ) -> Result<Response<v1::ReapResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let v1::ReapRequest { scope, nonce, revision, commit } = request.into_inner();
+        let commit = Commit::try_from(commit.unwrap_or_default()).map_err(Fault::from)?;
+        let reaped = view.write(pin!(view.reap(&scope, &nonce, revision, commit))).await?;
+        Ok(Response::new(v1::ReapResponse { reaped }))
     }
 
     type WatchStream = Answers<v1::LeaseEvent>;
@@ -148,13 +176,13 @@ impl Leases for Service {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
         let request = request.into_inner();
-        let events = view.watch_leases(&request.prefix, request.after).await?;
+        let (events, grounds) = view.watch_leases(&request.prefix, request.after).await?;
         let events = events.map(|event| match event {
             Ok(event) => Ok(event_of(&event)),
             Err(error) => Err(Fault::from(error).into()),
         });
         let first = futures::stream::once(async { Ok(v1::LeaseEvent::default()) });
-        Ok(Response::new(until_leaving(&view, room, first.chain(events))))
+        Ok(Response::new(until_leaving(grounds, room, first.chain(events))))
     }
 
     type SessionStream = Answers<v1::SessionResponse>;

@@ -3,6 +3,7 @@
 mod convert;
 mod elections;
 mod exchange;
+mod health;
 mod leases;
 mod parting;
 mod services;
@@ -20,7 +21,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::Fault;
-use crate::api::{Api, View};
+use crate::api::{Api, Grounds, View};
 use crate::auth::Caller;
 use crate::limits::Taken;
 use crate::ready::Readiness;
@@ -45,18 +46,19 @@ fn leaving() -> Status {
     Fault::leaving().into()
 }
 
-/// A stream that ends when the server leaves or its caller is not known any more, and keeps its room
-/// until then.
+/// A stream that ends when the server leaves or what it rests on is gone, and keeps its room until then.
 fn until_leaving<T: Send + 'static>(
-    view: &View,
+    grounds: Grounds,
     room: Taken,
     stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Answers<T> {
-    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
+    let known = grounds.clone();
+    // What happens between two looks at that is not told either.
+    let stream = stream.map(move |item| known.still().map_err(Status::from).and(item));
     let end = Box::pin(async move {
         tokio::select! {
-            () = shutdown.leaving() => leaving(),
-            fault = caller.gone() => fault.into(),
+            () = grounds.view().api().shutdown().leaving() => leaving(),
+            fault = grounds.gone() => fault.into(),
         }
     });
     let start = Some((Box::pin(stream), end, room));
@@ -73,8 +75,10 @@ fn until_leaving<T: Send + 'static>(
 }
 
 /// Health, which asks nobody who they are.
-pub(crate) fn open_routes(readiness: &Readiness) -> Routes {
-    Routes::new(HealthServer::new(readiness.health()))
+pub(crate) fn open_routes(api: &Api, readiness: &Readiness) -> Routes {
+    let most = api.room().limits().message_bytes;
+    let health = HealthServer::new(health::Service::new(readiness.health(), api.room()));
+    Routes::new(health.max_decoding_message_size(most))
 }
 
 /// What the caller of a request sees.

@@ -39,8 +39,12 @@ impl Services {
             leases: LeasesServer::new(leases::Service::new(api.clone()))
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(usize::MAX),
-            slots: SlotsServer::new(slots::Service::new(api.clone())),
-            elections: ElectionsServer::new(elections::Service::new(api.clone())),
+            slots: SlotsServer::new(slots::Service::new(api.clone()))
+                .max_decoding_message_size(most)
+                .max_encoding_message_size(usize::MAX),
+            elections: ElectionsServer::new(elections::Service::new(api.clone()))
+                .max_decoding_message_size(most)
+                .max_encoding_message_size(usize::MAX),
         }
     }
 

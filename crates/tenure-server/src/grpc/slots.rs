@@ -1,5 +1,7 @@
 //! `tenure.v1.Slots`: slots over gRPC.
 
+use std::pin::pin;
+
 use tenure::lease::Namespace;
 use tenure_proto::convert::{lease_of, ms_down, waiter_of};
 use tenure_proto::v1;
@@ -34,7 +36,8 @@ impl Slots for Service {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let (group, asked) = (group(&request.group)?, asked(request.terms)?);
-        let (deed, index) = view.acquire_slot(&group, request.count, &asked).await?;
+        let acquiring = pin!(view.acquire_slot(&group, request.count, &asked));
+        let (deed, index) = view.acquiring(&asked, acquiring).await?;
         let remaining_ms = ms_down(deed.remaining);
         let deed = Some((&deed).into());
         Ok(Response::new(v1::AcquireSlotResponse { deed, index, remaining_ms }))
@@ -45,9 +48,10 @@ impl Slots for Service {
         request: Request<v1::ResizeRequest>,
     ) -> Result<Response<v1::ResizeResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
         let request = request.into_inner();
-        view.resize(&group(&request.group)?, request.count).await?;
+        let group = group(&request.group)?;
+        let resizing = view.resize(&group, request.expect_version, request.count);
+        view.write(pin!(resizing)).await?;
         Ok(Response::new(v1::ResizeResponse {}))
     }
 
@@ -56,13 +60,14 @@ impl Slots for Service {
         request: Request<v1::ShowSlotsRequest>,
     ) -> Result<Response<v1::ShowSlotsResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
-        let shown = view.show_slots(&group(&request.get_ref().group)?).await?;
+        let group = group(&request.get_ref().group)?;
+        let shown = view.read(pin!(view.show_slots(&group))).await?;
         let holders = shown.holders.iter();
         let holders = holders
             .map(|slot| v1::Slot { index: slot.index, lease: Some(lease_of(&slot.lease)) })
             .collect();
         let waiters = shown.waiters.iter().map(waiter_of).collect();
-        Ok(Response::new(v1::ShowSlotsResponse { count: shown.count, holders, waiters }))
+        let (count, version) = (shown.size.map(|it| it.count), shown.size.map(|it| it.version));
+        Ok(Response::new(v1::ShowSlotsResponse { count, holders, waiters, version }))
     }
 }

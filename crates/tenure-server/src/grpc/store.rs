@@ -83,14 +83,14 @@ impl Store for Service {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let view = view(&self.api, &request)?;
         let room = view.take(Use::Stream)?;
-        let watch = view.watch(&WatchRequest::from(request.into_inner())).await?;
+        let (watch, grounds) = view.watch(&WatchRequest::from(request.into_inner())).await?;
         let first = v1::WatchResponse { revision: watch.start(), events: Vec::new() };
         let batches = watch.map(|batch| match batch {
             Ok(batch) => Ok((&*batch).into()),
             Err(error) => Err(Fault::from(error).into()),
         });
         let first = futures::stream::once(futures::future::ready(Ok(first)));
-        Ok(Response::new(until_leaving(&view, room, first.chain(batches))))
+        Ok(Response::new(until_leaving(grounds, room, first.chain(batches))))
     }
 
     type ExchangeStream = Answers<v1::ExchangeResponse>;

@@ -1,7 +1,6 @@
 //! What a request brings: who asks, a body, parameters, a key. What is wrong with them is said in the
 //! one format of errors, with the name of the field.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,7 +10,6 @@ use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
-use tenure::lease::Wait;
 use tenure::{Error, Key};
 
 use crate::api::{Api, Asked, View};
@@ -38,12 +36,12 @@ impl FromRequestParts<Api> for Asker {
 }
 
 impl Asker {
-    /// Works on something that changes nothing, with room and in time.
+    /// Works on something that changes nothing.
     pub(super) fn read<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
-        self.bounded(Box::pin(work), |what| Error::unavailable("server", what))
+        self.view.read(Box::pin(work))
     }
 
     /// Works on something that may have happened even if there is no answer.
@@ -51,46 +49,16 @@ impl Asker {
         &self,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
-        self.bounded(Box::pin(work), |what| Error::unknown("server", what))
+        self.view.write(Box::pin(work))
     }
 
-    /// Acquires something. A wait takes as long as it takes; without one there is an answer in time.
+    /// Acquires something.
     pub(super) fn acquire<T>(
         &self,
         asked: &Asked,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
-        self.in_time(asked, Box::pin(work))
-    }
-
-    async fn in_time<T>(
-        &self,
-        asked: &Asked,
-        work: Pin<Box<impl Future<Output = Result<T, Fault>>>>,
-    ) -> Result<T, Fault> {
-        if asked.wait != Wait::No {
-            return work.await;
-        }
-        let limit = self.view.api().room().limits().request_timeout;
-        // Giving up lets go of what may have been acquired.
-        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            Err(Error::unavailable("server", format!("no answer within {limit:?}")).into())
-        })
-    }
-
-    /// The work comes in a box: handed on by value, it would be kept once for each hand.
-    async fn bounded<T>(
-        &self,
-        work: Pin<Box<impl Future<Output = Result<T, Fault>>>>,
-        late: fn(String) -> Error,
-    ) -> Result<T, Fault> {
-        let room = self.view.api().room();
-        let _taken = room.request()?;
-        let limit = room.limits().request_timeout;
-        match tokio::time::timeout(limit, work).await {
-            Ok(done) => done,
-            Err(_) => Err(late(format!("the request was not done within {limit:?}")).into()),
-        }
+        self.view.acquiring(asked, Box::pin(work))
     }
 }
 

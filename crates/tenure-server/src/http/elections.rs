@@ -55,11 +55,11 @@ async fn leader(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Res
         (status = "default", body = ErrorBody)))]
 async fn observe(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Response, Fault> {
     let room = asker.view.take(Use::Stream)?;
-    let leaders = asker.view.observe(&scope(&params.scope)?).await?;
+    let (leaders, grounds) = asker.view.observe(&scope(&params.scope)?).await?;
     let events = leaders.map(|leader| {
         let leader: Option<LeaseInfo> = leader?;
         let leader = leader.as_ref().map(LeaseView::from);
         Ok(sse::event("leader", &LeaderEvent { leader }))
     });
-    Ok(sse::stream(&asker.view, room, events.boxed()))
+    Ok(sse::stream(grounds, room, events.boxed()))
 }

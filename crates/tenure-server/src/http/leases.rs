@@ -124,6 +124,8 @@ struct RevokeRequest {
     /// For the holder to read.
     #[serde(default)]
     reason: String,
+    /// Only the tenure under this token: whoever came after it is left alone.
+    expect_token: Option<u64>,
 }
 
 /// Whether there was a holder.
@@ -135,10 +137,14 @@ struct Revoked {
 /// Ends somebody's tenure. Its fenced commits fail at once.
 #[utoipa::path(post, path = "/v1/leases/revoke", tag = "leases", operation_id = "revokeLease",
     request_body = RevokeRequest,
-    responses((status = 200, body = Revoked), (status = "default", body = ErrorBody)))]
+    responses(
+        (status = 200, body = Revoked),
+        (status = 410, body = ErrorBody, description = "lost: another token holds it by now"),
+        (status = "default", body = ErrorBody)))]
 async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Response, Fault> {
     let scope = scope(&request.scope)?;
-    let revoked = asker.write(asker.view.revoke(&scope, &request.reason)).await?;
+    let revoking = asker.view.revoke(&scope, request.expect_token, &request.reason);
+    let revoked = asker.write(revoking).await?;
     Ok(ok(&Revoked { revoked }))
 }
 
@@ -146,13 +152,20 @@ async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Resp
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct ListParams {
+pub(super) struct ListParams {
     /// All if empty.
     #[serde(default)]
     namespace: String,
     /// Those of the namespaces below it, too.
     #[serde(default)]
-    children: bool,
+    pub(super) children: bool,
+}
+
+impl ListParams {
+    /// Which namespace; without one, all of them.
+    pub(super) fn namespace(&self) -> Result<Option<Namespace>, Fault> {
+        Ok((!self.namespace.is_empty()).then(|| self.namespace.parse()).transpose()?)
+    }
 }
 
 /// Leases, in order of scope.
@@ -166,10 +179,7 @@ struct LeasesView<'a> {
     params(ListParams),
     responses((status = 200, body = LeasesView), (status = "default", body = ErrorBody)))]
 async fn list(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
-    let namespace = match params.namespace.as_str() {
-        "" => None,
-        text => Some(text.parse::<Namespace>()?),
-    };
+    let namespace = params.namespace()?;
     let leases = asker.view.leases(namespace.as_ref(), params.children);
     let leases = asker.read(leases).await?;
     Ok(ok(&LeasesView { leases: leases.iter().map(LeaseView::from).collect() }))
@@ -243,7 +253,7 @@ async fn watch(
 ) -> Result<Response, Fault> {
     let after = sse::last_event(&headers)?.or(params.after);
     let room = asker.view.take(Use::Stream)?;
-    let watch = asker.view.watch_lease_batches(&params.prefix, after).await?;
+    let (watch, grounds) = asker.view.watch_lease_batches(&params.prefix, after).await?;
     let start = sse::event("start", &Done {});
     let revision = watch.start();
     let commits = watch.map(|batch| {
@@ -253,7 +263,7 @@ async fn watch(
     });
     let resumes = asker.view.store().capabilities().history.is_some();
     let events = sse::watched(start, revision, resumes, commits);
-    Ok(sse::stream(&asker.view, room, events))
+    Ok(sse::stream(grounds, room, events))
 }
 
 fn event(event: &LeaseEvent) -> Event {

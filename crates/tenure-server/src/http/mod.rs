@@ -11,6 +11,7 @@ mod leases;
 mod objects;
 mod openapi;
 mod ops;
+mod reap;
 mod requests;
 mod slots;
 mod sse;
@@ -46,6 +47,7 @@ fn documented() -> OpenApiRouter<Api> {
         .merge(objects::routes())
         .merge(watch::routes())
         .merge(leases::routes())
+        .merge(reap::routes())
         .merge(slots::routes())
         .merge(elections::routes())
 }

@@ -43,15 +43,21 @@ async fn acquire(
 struct ResizeRequest {
     group: String,
     count: u32,
+    /// Unless the group has changed since `show` told this version.
+    expect_version: Option<u64>,
 }
 
 /// Changes how many slots a group has, while they are held. Shrinking evicts nobody.
 #[utoipa::path(post, path = "/v1/slots/resize", tag = "slots", operation_id = "resizeSlots",
     request_body = ResizeRequest,
-    responses((status = 200, body = Done), (status = "default", body = ErrorBody)))]
+    responses(
+        (status = 200, body = Done),
+        (status = 409, body = ErrorBody, description = "conflict: it has changed since"),
+        (status = "default", body = ErrorBody)))]
 async fn resize(asker: Asker, Json(request): Json<ResizeRequest>) -> Result<Response, Fault> {
     let group: Namespace = request.group.parse()?;
-    asker.write(asker.view.resize(&group, request.count)).await?;
+    let resizing = asker.view.resize(&group, request.expect_version, request.count);
+    asker.write(resizing).await?;
     Ok(ok(&Done {}))
 }
 
@@ -77,6 +83,9 @@ struct SlotsView<'a> {
     /// Absent if the group does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u32>,
+    /// Changes with the count; for a resize to expect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
     holders: Vec<SlotView<'a>>,
     /// First come first.
     waiters: Vec<WaiterView>,
@@ -92,7 +101,8 @@ async fn show(asker: Asker, Params(params): Params<GroupParams>) -> Result<Respo
     let holders = shown.holders.iter();
     let holders = holders.map(|slot| SlotView { index: slot.index, lease: (&slot.lease).into() });
     Ok(ok(&SlotsView {
-        count: shown.count,
+        count: shown.size.map(|size| size.count),
+        version: shown.size.map(|size| size.version),
         holders: holders.collect(),
         waiters: shown.waiters.iter().map(WaiterView::from).collect(),
     }))

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::ask::invalid;
 use crate::Fault;
-use crate::api::View;
+use crate::api::Grounds;
 use crate::limits::Taken;
 
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -66,22 +66,21 @@ pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(Some(revision))
 }
 
-/// Sends events until they end, fail, the caller is not known any more, or the server leaves. Room is
+/// Sends events until they end, fail, what the stream rests on is gone, or the server leaves. Room is
 /// kept until then.
 pub(super) fn stream(
-    view: &View,
+    grounds: Grounds,
     room: Taken,
     events: BoxStream<'static, Result<Event, Fault>>,
 ) -> Response {
-    let (shutdown, caller) = (view.api().shutdown().clone(), view.caller().clone());
-    let known = caller.clone();
-    // What happens between two looks at who is known is not told to whoever is not.
+    let known = grounds.clone();
+    // What happens between two looks at that is not told either.
     let events = events.map(move |event| known.still().and(event)).boxed();
     let end = Box::pin(async move {
         tokio::select! {
             biased;
-            () = shutdown.leaving() => Event::default().event("leaving").data("{}"),
-            fault = caller.gone() => event("error", &fault),
+            () = grounds.view().api().shutdown().leaving() => Event::default().event("leaving").data("{}"),
+            fault = grounds.gone() => event("error", &fault),
         }
     });
     let start = Some((events, end, room));

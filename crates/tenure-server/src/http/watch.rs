@@ -54,7 +54,7 @@ async fn watch(
         return poll(&asker, &request, wait).await;
     }
     let room = asker.view.take(Use::Stream)?;
-    let watch = asker.view.watch(&request).await?;
+    let (watch, grounds) = asker.view.watch(&request).await?;
     let start = sse::event("start", &StartView { revision: watch.start() });
     let revision = watch.start();
     let commits = watch.map(|batch| {
@@ -63,7 +63,7 @@ async fn watch(
         Ok(sse::Told { revision: batch.revision, events })
     });
     let events = sse::watched(start, revision, true, commits);
-    Ok(sse::stream(&asker.view, room, events))
+    Ok(sse::stream(grounds, room, events))
 }
 
 fn wants_stream(headers: &HeaderMap) -> bool {
@@ -78,14 +78,14 @@ async fn poll(asker: &Asker, request: &WatchRequest, wait: Duration) -> Result<R
     let _room = asker.view.take(Use::Wait)?;
     let api = asker.view.api();
     let wait = wait.min(api.room().limits().wait_max);
-    let mut watch = asker.view.watch(request).await?;
+    let (mut watch, grounds) = asker.view.watch(request).await?;
     let first = api.shutdown().or(tokio::time::timeout(wait, watch.next())).await;
     let mut batches = Vec::new();
     if let Some(Ok(Some(first))) = first {
         batches.push(first?);
         gather(&mut watch, &mut batches);
     }
-    asker.view.caller().still()?;
+    grounds.still()?;
     let revision = batches.last().map_or(watch.start(), |batch| batch.revision);
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(EventView::from));
     Ok(ok(&BatchView { revision, events: events.collect() }))

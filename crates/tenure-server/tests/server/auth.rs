@@ -1,9 +1,12 @@
 //! Who gets in, and what they may do: over TLS, with a real client.
 
+mod audited;
 mod certificates;
 mod doors;
 mod jwt;
 mod manual;
+mod narrowed;
+mod overrides;
 mod permissions;
 pub(crate) mod rig;
 mod tokens;

@@ -139,8 +139,11 @@ async fn a_holder_proclaims_and_whoever_is_revoked_is_told() -> Result<()> {
         let lease = show(&leases, SCOPE).await?.holder.context("a holder")?;
         ensure!(lease.metadata["address"] == "10.0.0.1:80" && lease.token == deed.token);
         ensure!(lease.expires_in_ms.is_some() && lease.acquired_at_ms > 0, "{lease:?}");
-        let revoke =
-            |reason: &str| v1::RevokeRequest { scope: SCOPE.into(), reason: reason.into() };
+        let revoke = |reason: &str| v1::RevokeRequest {
+            scope: SCOPE.into(),
+            reason: reason.into(),
+            expect_token: None,
+        };
         ensure!(leases.revoke(revoke("the disk is full")).await?.into_inner().revoked);
         ensure!(!leases.revoke(revoke("")).await?.into_inner().revoked, "nothing was left");
         let renew = v1::RenewRequest { deeds: vec![deed.clone()] };
@@ -307,6 +310,31 @@ async fn an_abandoned_acquisition_is_resumed_by_its_owner_at_another_replica() -
         ensure!((again.token, &again.nonce) == (first.token, &first.nonce));
         release(&there, &again).await?;
         eventually("it is free", || async { Ok(holder(&there, SCOPE).await?.is_none()) }).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn whoever_came_after_the_one_that_was_to_be_revoked_is_left_alone() -> Result<()> {
+    on_each(|store| async move {
+        let server = Serving::start(&store).await?;
+        let mut leases = server.leases().await?;
+        let seen = acquire(&leases, SCOPE, terms("a#1")).await?;
+        release(&leases, &seen).await?;
+        let revoke = |token| v1::RevokeRequest {
+            scope: SCOPE.into(),
+            expect_token: Some(token),
+            ..v1::RevokeRequest::default()
+        };
+        ensure!(!leases.revoke(revoke(seen.token)).await?.into_inner().revoked, "nobody holds it");
+        let next = acquire(&leases, SCOPE, terms("b#1")).await?;
+        let error =
+            told(leases.revoke(revoke(seen.token)).await, Code::FailedPrecondition, "lost")?;
+        ensure!(error.current_token == Some(next.token), "{error:?}");
+        ensure!(holder(&leases, SCOPE).await?.as_deref() == Some("b#1"));
+        ensure!(leases.revoke(revoke(next.token)).await?.into_inner().revoked);
+        ensure!(holder(&leases, SCOPE).await?.is_none());
+        Ok(())
     })
     .await
 }

@@ -37,6 +37,20 @@ async fn too_large_a_message_is_refused_and_the_connection_goes_on() -> Result<(
     ensure!(refused.code() == Code::OutOfRange, "{refused:?}");
     ensure!(refused.message().contains("65536"), "the limit is named: {refused:?}");
     store.commit(put(1, 60 * 1024)).await?;
+    // In every service.
+    let large = "x".repeat(100 * 1024);
+    let metadata = [("a".to_owned(), large.clone())].into();
+    let terms = Some(v1::Terms { metadata, ..terms("a#1") });
+    let slot = v1::AcquireSlotRequest { group: "shop.pool".into(), count: 1, terms };
+    let leader = v1::LeaderRequest { scope: large };
+    for refused in [
+        server.slots().await?.acquire(slot).await.map(drop),
+        server.elections().await?.leader(leader).await.map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        ensure!(refused.code() == Code::OutOfRange, "{refused:?}");
+        ensure!(refused.message().contains("65536"), "the limit is named: {refused:?}");
+    }
     Ok(())
 }
 
@@ -174,4 +188,34 @@ async fn a_client_that_reads_nothing_holds_up_itself_only() -> Result<()> {
     }
     ensure!(answered == sent, "{answered} of {sent}");
     Ok(())
+}
+
+/// Probes come without credentials, so they have room of their own, and not much of it.
+#[tokio::test]
+async fn only_so_many_watch_the_health_and_they_take_no_room_of_others() -> Result<()> {
+    let limits = ServerLimits { streams: 1, ..ServerLimits::default() };
+    let server = Serving::limited(limits).await?;
+    let watch = || tonic_health::pb::HealthCheckRequest::default();
+    let channel = server.channel().await?;
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    let mut open = Vec::new();
+    let refused = loop {
+        match health.watch(watch()).await {
+            Ok(stream) => open.push(stream),
+            Err(refused) => break Err::<(), _>(refused),
+        }
+        ensure!(open.len() <= 1_000, "as many as one likes");
+    };
+    ensure!(open.len() > 1, "{}", open.len());
+    told(refused, Code::ResourceExhausted, "overloaded")?;
+    // Whoever asks once is answered, and whoever is known has room.
+    health.check(watch()).await?;
+    let watched = v1::WatchLeasesRequest { prefix: "shop/".into(), after: None };
+    server.leases().await?.watch(watched).await?;
+    drop(open);
+    eventually("there is room again", || {
+        let mut health = health.clone();
+        async move { Ok(health.watch(watch()).await.is_ok()) }
+    })
+    .await
 }

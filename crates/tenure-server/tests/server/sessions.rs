@@ -241,7 +241,8 @@ async fn what_is_lost_is_told_with_the_reason_and_the_others_stay() -> Result<()
         refused.sort_unstable();
         ensure!(refused == ["odd", "shop/9"], "{answer:?}");
         ensure!(answer.remaining_ms.is_some_and(|left| left > 0), "{answer:?}");
-        let revoke = v1::RevokeRequest { scope: scope(1), reason: "maintenance".into() };
+        let reason = "maintenance".into();
+        let revoke = v1::RevokeRequest { scope: scope(1), reason, expect_token: None };
         leases.revoke(revoke).await?;
         release(&leases, &deeds[2]).await?;
         let other = acquire(&leases, &scope(2), terms("b#1")).await?;

@@ -36,7 +36,7 @@ async fn in_line(slots: &Slots, count: usize) -> Result<()> {
 }
 
 async fn resize(slots: &Slots, count: u32) -> Result<(), Status> {
-    let request = v1::ResizeRequest { group: GROUP.into(), count };
+    let request = v1::ResizeRequest { group: GROUP.into(), count, expect_version: None };
     slots.clone().resize(request).await.map(drop)
 }
 
@@ -107,6 +107,31 @@ async fn what_is_no_group_or_no_count_is_named() -> Result<()> {
             v1::AcquireSlotRequest { group: GROUP.into(), count: 0, terms: Some(terms("a#1")) };
         let error = told(slots.acquire(none).await, Code::InvalidArgument, "invalid")?;
         ensure!(error.message.contains("slot count 0"), "{error:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_resize_that_rests_on_what_has_changed_since_is_refused() -> Result<()> {
+    on_each(|store| async move {
+        let server = Serving::start(&store).await?;
+        let slots = server.slots().await?;
+        let resize_from = |version, count| {
+            let (mut slots, group) = (slots.clone(), GROUP.into());
+            let request = v1::ResizeRequest { group, count, expect_version: Some(version) };
+            async move { slots.resize(request).await }
+        };
+        ensure!(show(&slots).await?.version.is_none());
+        told(resize_from(1, 4).await, Code::NotFound, "not_found")?;
+        resize(&slots, 3).await?;
+        let seen = show(&slots).await?.version.context("a version")?;
+        resize(&slots, 5).await?;
+        told(resize_from(seen, 4).await, Code::Aborted, "conflict")?;
+        let now = show(&slots).await?;
+        ensure!(now.count == Some(5), "{now:?}");
+        resize_from(now.version.context("a version")?, 4).await?;
+        ensure!(show(&slots).await?.count == Some(4));
         Ok(())
     })
     .await

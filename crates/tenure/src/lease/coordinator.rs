@@ -179,7 +179,15 @@ impl Coordinator {
     ///
     /// The holder learns of it with its next renewal; its fenced commits fail at once.
     pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool> {
-        release::revoke(&self.agent, scope, reason).await
+        release::revoke(&self.agent, scope, None, reason).await
+    }
+
+    /// The same, if it is the tenure under this token: whoever came after it is left alone.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the token of the present holder.
+    pub async fn revoke_token(&self, scope: &Scope, token: u64, reason: &str) -> Result<bool> {
+        release::revoke(&self.agent, scope, Some(token), reason).await
     }
 
     /// Who holds a scope.
@@ -271,7 +279,7 @@ impl Coordinator {
 }
 
 /// What the ids of a namespace's scopes start with: its own, then those below it.
-fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
+pub(super) fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
     let own = format!("{namespace}/");
     if children { vec![own, format!("{namespace}.")] } else { vec![own] }
 }

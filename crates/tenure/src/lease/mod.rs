@@ -102,7 +102,7 @@ pub use record::{
 pub use release::Outcome as ReleaseOutcome;
 pub use scope::{Namespace, Scope};
 pub use several::{Leases, MAX_SCOPES};
-pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots};
+pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots, SlotsSize};
 pub use terms::{Terms, Wait};
 pub use timing::Timing;
 pub(crate) use timing::margin;

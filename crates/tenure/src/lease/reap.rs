@@ -4,21 +4,89 @@
 //! commit that acquires it, under its own nonce. The release takes that record along. Whoever finds
 //! it without its lease removes it in the commit that runs the hook; since a record can be removed
 //! only once, the hook takes effect once per lease, however many coordinators reap.
+//!
+//! Whoever cannot hand a hook to a coordinator, because it is elsewhere, lists what is left and reaps it
+//! one by one, each together with a commit of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Owner;
 use super::agent::Agent;
+use super::coordinator::prefixes;
 use super::hooks::{Draft, ReapHook, is_worth_asking_again};
 use super::record::{
     LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
 };
+use super::{Coordinator, Namespace, Owner};
 use crate::store::{Capability, Commit, Expect, Query};
 use crate::{Error, Key, Object, Result};
 
 /// A hook that meets a conflict is asked again, so often.
 const ATTEMPTS: u32 = 5;
+
+impl Coordinator {
+    /// What is left to reap in a namespace, also below it if asked, or everywhere: the leases that ended
+    /// without a release, as they were. What cannot be read is left out, and logged.
+    pub async fn remains(
+        &self,
+        namespace: Option<&Namespace>,
+        children: bool,
+    ) -> Result<Vec<LeaseInfo>> {
+        let agent = self.agent();
+        able(agent)?;
+        let everywhere = || vec![String::new()];
+        let mut left = Vec::new();
+        for prefix in namespace.map_or_else(everywhere, |own| prefixes(own, children)) {
+            list(agent, &prefix, &mut left).await?;
+        }
+        Ok(left)
+    }
+
+    /// Reaps one of [`Coordinator::remains`]: the lease with this id that was acquired under this nonce.
+    /// The commit applies with it or not at all, so it takes effect once, whoever else reaps. `false` if
+    /// it has been reaped: by somebody else, or by an earlier attempt whose answer was lost.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if the lease has not ended. If the outcome is unknown, ask again.
+    pub async fn reap_one(
+        &self,
+        id: &str,
+        nonce: &str,
+        revision: u64,
+        commit: Commit,
+    ) -> Result<bool> {
+        let agent = self.agent();
+        able(agent)?;
+        let key = Key::new(REMAINS, tagged(id, nonce));
+        let Some(object) = agent.store.get(&key).await? else { return Ok(false) };
+        let living = living(agent, std::slice::from_ref(&object)).await?;
+        if let (None, Some(lease)) = (dead(agent, &object, &living)?, living.get(id)) {
+            let info = LeaseInfo::read(lease, agent.backend())?;
+            let (scope, holder) = (info.id, Some(info.holder.to_string()));
+            let expires_in = info.expires_in.unwrap_or_default();
+            return Err(Error::Held { scope, holder, token: info.token, expires_in });
+        }
+        // What has ended stays so: its nonce is never drawn again.
+        let removal = Commit::new().delete(key.clone(), Expect::Revision(revision));
+        match agent.store.commit(removal.and(commit)).await {
+            Ok(_) => {
+                tracing::info!(lease = id, nonce, "reaped");
+                Ok(true)
+            }
+            Err(Error::NotFound { key: gone }) if gone == key => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Nothing is ever left to reap on a store of single objects, which must not look like a job well done.
+fn able(agent: &Agent) -> Result<()> {
+    let capability = Capability::MultiObjectCommits;
+    match agent.multi() {
+        true => Ok(()),
+        false => Err(Error::Unsupported { capability, backend: agent.backend() }),
+    }
+}
 
 /// Whether this lease leaves something to reap.
 pub(crate) async fn leaves_remains(agent: &Agent, lease: &LeaseInfo) -> Result<bool> {
@@ -29,11 +97,7 @@ pub(crate) async fn leaves_remains(agent: &Agent, lease: &LeaseInfo) -> Result<b
 /// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
 /// told when they are done. A store that cannot be reached ends it at once.
 pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
-    if !agent.multi() {
-        // Nothing is ever left to reap there, which must not look like a job well done.
-        let capability = Capability::MultiObjectCommits;
-        return Err(Error::Unsupported { capability, backend: agent.backend() });
-    }
+    able(agent)?;
     let mut reaped = 0;
     let mut failed = None;
     let mut query = Query::new(REMAINS).prefix(prefix);
@@ -63,6 +127,26 @@ pub(crate) fn concerns_one(error: &Error) -> bool {
     error.is_refusal() || matches!(error, Error::Corrupt { .. })
 }
 
+/// Adds all that is left under a prefix.
+async fn list(agent: &Agent, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<()> {
+    let mut query = Query::new(REMAINS).prefix(prefix);
+    loop {
+        let page = agent.store.list(&query).await?;
+        let living = living(agent, &page.objects).await?;
+        for object in &page.objects {
+            let remains = dead(agent, object, &living);
+            match remains.and_then(|dead| dead.map(|dead| info(object, &dead)).transpose()) {
+                Ok(dead) => left.extend(dead),
+                Err(error) => tracing::warn!(%error, remains = %object.key, "cannot be reaped"),
+            }
+        }
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// The payloads of the leases that live, among those whose remains these are, by id.
 async fn living(agent: &Agent, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
     let id = |object: &Object| untagged(&object.key.id).map(|(lease, _)| lease.to_owned());
@@ -80,14 +164,40 @@ async fn reap_if_dead(
     living: &BTreeMap<String, Object>,
     hook: &dyn ReapHook,
 ) -> Result<bool> {
+    match dead(agent, object, living)? {
+        Some(remains) => reap_with(agent, object, &info(object, &remains)?, hook).await,
+        None => Ok(false),
+    }
+}
+
+/// What these remains are of, unless it lives.
+fn dead(
+    agent: &Agent,
+    object: &Object,
+    living: &BTreeMap<String, Object>,
+) -> Result<Option<RemainsRecord>> {
     let remains: RemainsRecord = decode(object, agent.backend())?;
     // One that cannot be read may be the very one, so nothing is concluded from it.
     let present = living.get(&remains.lease);
     let present = present.map(|lease| decode::<LeaseRecord>(lease, agent.backend())).transpose()?;
-    if present.is_some_and(|lease| lease.nonce == remains.record.nonce) {
-        return Ok(false);
-    }
-    reap_one(agent, object, &remains, hook).await
+    let lives = present.is_some_and(|lease| lease.nonce == remains.record.nonce);
+    Ok((!lives).then_some(remains))
+}
+
+/// The lease as it was.
+fn info(object: &Object, remains: &RemainsRecord) -> Result<LeaseInfo> {
+    let record = &remains.record;
+    Ok(LeaseInfo {
+        id: remains.lease.clone(),
+        holder: Owner::from_parts(&record.holder, &record.start)?,
+        token: object.token,
+        nonce: record.nonce.clone(),
+        acquired_at_ms: record.acquired_at_ms,
+        ttl: Duration::ZERO,
+        expires_in: None,
+        metadata: record.metadata.clone(),
+        revision: object.revision,
+    })
 }
 
 #[cfg(not(feature = "flaws"))]
@@ -103,28 +213,16 @@ fn expecting(agent: &Agent, remains: &Object) -> Expect {
     }
 }
 
-async fn reap_one(
+async fn reap_with(
     agent: &Agent,
     object: &Object,
-    remains: &RemainsRecord,
+    info: &LeaseInfo,
     hook: &dyn ReapHook,
 ) -> Result<bool> {
-    let record = &remains.record;
-    let info = LeaseInfo {
-        id: remains.lease.clone(),
-        holder: Owner::from_parts(&record.holder, &record.start)?,
-        token: object.token,
-        nonce: record.nonce.clone(),
-        acquired_at_ms: record.acquired_at_ms,
-        ttl: Duration::ZERO,
-        expires_in: None,
-        metadata: record.metadata.clone(),
-        revision: object.revision,
-    };
     let mut last = None;
     for _ in 0..ATTEMPTS {
         let mut draft = Draft { store: &agent.store, commit: Commit::new() };
-        hook.will_reap(&info, &mut draft).await?;
+        hook.will_reap(info, &mut draft).await?;
         let removal = Commit::new().delete(object.key.clone(), expecting(agent, object));
         match agent.store.commit(removal.and(draft.commit)).await {
             Ok(_) => {

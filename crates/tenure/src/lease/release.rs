@@ -224,10 +224,18 @@ async fn settle_one(agent: &Agent, held: &Held, hooked: bool) -> Settled {
     }
 }
 
-/// Ends somebody's tenure. `Ok(false)` if nobody held it.
-pub(crate) async fn revoke(agent: &Agent, scope: &Scope, reason: &str) -> Result<bool> {
+/// Ends somebody's tenure, or only that under this token. `Ok(false)` if nobody held it.
+pub(crate) async fn revoke(
+    agent: &Agent,
+    scope: &Scope,
+    expect: Option<u64>,
+    reason: &str,
+) -> Result<bool> {
     let key = Key::new(LEASE, scope.as_str());
     let Some(object) = agent.store.get(&key).await? else { return Ok(false) };
+    if let Some(token) = expect.filter(|token| *token != object.token) {
+        return Err(Error::Lost { key, token, current: Some(object.token) });
+    }
     let record: LeaseRecord = decode(&object, agent.backend())?;
     let mut commit = Commit::new().delete(key, Expect::Token(object.token));
     if agent.multi() {

@@ -73,6 +73,15 @@ pub struct SlotInfo {
     pub lease: LeaseInfo,
 }
 
+/// How many slots a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotsSize {
+    /// How many may hold a slot.
+    pub count: u32,
+    /// Changes whenever the group's record does.
+    pub version: u64,
+}
+
 /// A group of slots.
 #[derive(Clone)]
 pub struct Slots {
@@ -129,13 +138,31 @@ impl Slots {
 
     /// How many there are; `None` if nobody has asked for one yet.
     pub async fn count(&self) -> Result<Option<u32>> {
+        Ok(self.size().await?.map(|size| size.count))
+    }
+
+    /// The same, and the version of it, for [`Slots::resize_from`].
+    pub async fn size(&self) -> Result<Option<SlotsSize>> {
         let agent = self.coordinator.agent();
-        let object = agent.store.get(&group_key(&self.group)).await?;
-        object.map(|object| Ok(decode::<GroupRecord>(&object, agent.backend())?.count)).transpose()
+        let Some(object) = agent.store.get(&group_key(&self.group)).await? else { return Ok(None) };
+        let count = decode::<GroupRecord>(&object, agent.backend())?.count;
+        Ok(Some(SlotsSize { count, version: object.version }))
     }
 
     /// Changes how many there are. More can be acquired at once; fewer evicts nobody.
     pub async fn resize(&self, count: u32) -> Result<()> {
+        self.resize_expecting(Expect::Any, count).await
+    }
+
+    /// The same, unless somebody has changed it since this version.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] or [`Error::NotFound`]: look again.
+    pub async fn resize_from(&self, version: u64, count: u32) -> Result<()> {
+        self.resize_expecting(Expect::Version(version), count).await
+    }
+
+    async fn resize_expecting(&self, expect: Expect, count: u32) -> Result<()> {
         check_count(count)?;
         let agent = self.coordinator.agent();
         if !agent.multi() {
@@ -145,7 +172,7 @@ impl Slots {
         let record = GroupRecord { count, epoch: 0 };
         let note = Key::new(WAITER, tagged(&self.line, RESIZED));
         let commit = Commit::new()
-            .put(Put::new(group_key(&self.group), encode(&record)))
+            .put(Put::new(group_key(&self.group), encode(&record)).expect(expect))
             .put(Put::new(note, agent.nonce().to_string()).ttl(NOTE));
         agent.store.commit(commit).await?;
         tracing::info!(group = %self.group, count, by = %agent.owner, "resized");

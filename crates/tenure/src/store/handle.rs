@@ -51,6 +51,13 @@ impl Store {
         self
     }
 
+    /// No single call may take longer than this, whatever was set before.
+    #[must_use]
+    pub fn with_timeout_at_most(self, timeout: Duration) -> Self {
+        let timeout = timeout.min(self.timeout);
+        self.with_timeout(timeout)
+    }
+
     /// How long any single call takes at most.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout

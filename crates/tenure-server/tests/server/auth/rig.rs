@@ -146,7 +146,8 @@ impl Rig {
         let url = format!("https://{}", self.address);
         let endpoint = Endpoint::from_shared(url)?.tls_config(tls)?;
         let channel = endpoint.connect_timeout(Duration::from_secs(5)).connect().await?;
-        Ok(Client { store: StoreClient::new(channel), token: token.map(Into::into) })
+        let store = StoreClient::new(channel.clone());
+        Ok(Client { store, channel, token: token.map(Into::into) })
     }
 }
 
@@ -171,6 +172,7 @@ pub(crate) fn token(name: &str, permissions: &[&str]) -> (String, String) {
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) store: StoreClient<Channel>,
+    pub(crate) channel: Channel,
     pub(crate) token: Option<String>,
 }
 
@@ -190,7 +192,7 @@ impl Client {
 
     /// The same connection with another token.
     pub(crate) fn as_with(&self, token: &str) -> Self {
-        Self { store: self.store.clone(), token: Some(token.into()) }
+        Self { token: Some(token.into()), ..self.clone() }
     }
 
     pub(crate) async fn get(&self, kind: &str, id: &str) -> Result<bool, Status> {
@@ -231,10 +233,24 @@ impl Client {
     ) -> Result<(), Status> {
         let put = |(kind, id): &(&str, &str)| {
             let (key, payload) = (key(kind, id), payload.into());
-            let put = v1::Put { key, expect, payload, ..v1::Put::default() };
-            v1::Write { write: Some(v1::write::Write::Put(put)) }
+            v1::write::Write::Put(v1::Put { key, expect, payload, ..v1::Put::default() })
         };
-        let request = v1::CommitRequest { checks: vec![], writes: keys.iter().map(put).collect() };
+        self.commit(keys.iter().map(put).collect()).await
+    }
+
+    pub(crate) async fn delete(
+        &self,
+        kind: &str,
+        id: &str,
+        expect: Option<v1::Expect>,
+    ) -> Result<(), Status> {
+        let delete = v1::Delete { key: key(kind, id), expect };
+        self.commit(vec![v1::write::Write::Delete(delete)]).await
+    }
+
+    pub(crate) async fn commit(&self, writes: Vec<v1::write::Write>) -> Result<(), Status> {
+        let writes = writes.into_iter().map(|write| v1::Write { write: Some(write) }).collect();
+        let request = v1::CommitRequest { checks: vec![], writes };
         self.store.clone().commit(self.with(request)).await.map(drop)
     }
 }
@@ -264,7 +280,7 @@ impl std::io::Write for Log {
 }
 
 /// Everything our own code logs, at every level, of all tests of this program.
-fn capture() {
+pub(crate) fn capture() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let subscriber = tracing_subscriber::fmt()

@@ -108,3 +108,22 @@ async fn a_stream_ends_when_its_token_is_not_listed_any_more() {
     assert_eq!(quiet.expect("error").await.data["error"]["code"], "unauthenticated");
     assert!(quiet.next().await.is_none());
 }
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_may_not_read_that_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (less, all) = token("less", "", "\"objects:*:order/*\", \"objects:read:secret/*\"");
+    std::fs::write(&list, &all).unwrap();
+    let place = guarded(&list).await;
+    let less = place.client().with(&less);
+    let mut secret = less.stream("/v1/watch?kind=secret", &[]).await;
+    secret.expect("start").await;
+    let mut kept = less.stream("/v1/watch?kind=order", &[]).await;
+    kept.expect("start").await;
+    std::fs::write(&list, all.replace(", \"objects:read:secret/*\"", "")).unwrap();
+    assert_eq!(secret.expect("error").await.data["error"]["code"], "denied");
+    assert!(secret.next().await.is_none());
+    less.put("/v1/objects/order/1", json!({"payload": "a"})).await.of(200);
+    kept.expect("batch").await;
+}

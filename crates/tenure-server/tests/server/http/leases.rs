@@ -16,6 +16,7 @@ super::over_both!(
     a_lease_is_handed_over_to_somebody_who_waits,
     the_holder_tells_something_else_and_is_revoked,
     leases_are_listed_and_watched,
+    what_is_left_is_listed_and_reaped_once,
     slots_are_taken_up_to_their_count,
     whoever_leads_is_seen_by_all,
     waits_end_when_the_server_leaves,
@@ -173,6 +174,9 @@ async fn the_holder_tells_something_else_and_is_revoked(place: Place) {
     let revoked = |body: Value| async move {
         client.post("/v1/leases/revoke", body).await.of(200).body["revoked"].clone()
     };
+    let other = json!({"scope": "jobs/a", "expect_token": deed["token"].as_u64().unwrap() + 1});
+    let lost = client.post("/v1/leases/revoke", other).await;
+    assert_eq!(lost.error(410, "lost")["current_token"], deed["token"]);
     assert_eq!(revoked(revoke.clone()).await, true);
     assert_eq!(revoked(json!({"scope": "jobs/a"})).await, false);
     let renewed = client.post("/v1/leases/renew", json!({"deeds": [deed]})).await.of(200).body;
@@ -215,6 +219,31 @@ async fn leases_are_listed_and_watched(place: Place) {
     assert_eq!(later.expect("ended").await.data["scope"], "jobs/a");
 }
 
+async fn what_is_left_is_listed_and_reaped_once(place: Place) {
+    let client = place.client();
+    let left = || async move {
+        let path = "/v1/leases/remains?namespace=jobs";
+        client.get(path).await.of(200).body["remains"].as_array().unwrap().clone()
+    };
+    let brief = json!({"ttl_ms": 50, "reapable": true, "metadata": {"host": "h7"}});
+    let token = acquire(client, "jobs/a", "w#1", brief).await.of(200).body["deed"]["token"].clone();
+    until("it is left", || async { left().await.len() == 1 }).await;
+    let gone = left().await.remove(0);
+    assert_eq!((&gone["scope"], &gone["holder"]), (&json!("jobs/a"), &json!("w#1")));
+    assert_eq!((&gone["token"], &gone["metadata"]), (&token, &json!({"host": "h7"})));
+    let put = json!({"kind": "tally", "id": "1", "payload": "a", "expect_absent": true});
+    let reap = json!({"scope": gone["scope"], "nonce": gone["nonce"], "revision": gone["revision"],
+        "commit": {"writes": [{"put": put}]}});
+    let mut twice = Vec::new();
+    for _ in 0..2 {
+        let reaped = client.post("/v1/leases/reap", reap.clone()).await.of(200).body;
+        twice.push(reaped["reaped"].as_bool().unwrap());
+    }
+    assert_eq!(twice, [true, false]);
+    assert_eq!(client.get("/v1/objects/tally/1").await.of(200).body["version"], 1);
+    assert!(left().await.is_empty());
+}
+
 async fn slots_are_taken_up_to_their_count(place: Place) {
     let client = place.client();
     let take = |owner: &'static str, wait_ms: u64| async move {
@@ -249,6 +278,10 @@ async fn slots_are_taken_up_to_their_count(place: Place) {
 
     let resize = json!({"group": "search.indexer", "count": 3});
     assert_eq!(client.post("/v1/slots/resize", resize).await.of(200).body, json!({}));
+    assert_eq!(shown().await["count"], 3);
+    let version = shown().await["version"].as_u64().unwrap();
+    let resize = json!({"group": "search.indexer", "count": 9, "expect_version": version - 1});
+    client.post("/v1/slots/resize", resize).await.error(409, "conflict");
     assert_eq!(shown().await["count"], 3);
     let fourth = json!({"group": "search.indexer", "count": 3, "owner": "d#1"});
     assert_eq!(client.post("/v1/slots/acquire", fourth).await.of(200).body["index"], 2);

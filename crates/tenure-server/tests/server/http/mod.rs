@@ -3,6 +3,7 @@
 mod client;
 mod docs;
 mod guarded;
+mod leading;
 mod leases;
 mod objects;
 mod ops;

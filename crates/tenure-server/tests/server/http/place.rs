@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::store::Store;
 use tenure::store::memory::MemoryStore;
 use tenure_server::auth::Authenticator;
-use tenure_server::{Server, ServerLimits, Shutdown};
+use tenure_server::{Builder, Server, ServerLimits, Shutdown};
 use tenure_sqlite::SqliteStore;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -45,11 +45,15 @@ impl Place {
         limits: ServerLimits,
         authenticator: Authenticator,
     ) -> Self {
+        let builder = Server::builder(store.clone()).limits(limits);
+        Self::built(store, builder.authenticator(authenticator)).await
+    }
+
+    pub(crate) async fn built(store: Store, builder: Builder) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = Shutdown::default();
-        let builder = Server::builder(store.clone()).limits(limits).shutdown(shutdown.clone());
-        let server = builder.authenticator(authenticator).build().unwrap();
+        let server = builder.shutdown(shutdown.clone()).build().unwrap();
         let serving = tokio::spawn(async move { server.serve(listener).await.unwrap() });
         Self { store, address, shutdown, serving, folder: None }
     }
