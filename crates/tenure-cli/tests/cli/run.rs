@@ -11,6 +11,8 @@ use tenure_testkit::{Postgres, StopMode};
 
 use crate::{Ran, ran, tenure};
 
+pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
 /// For those whose lease is to end soon.
 pub(crate) const TTL: &str = "4s";
 /// For those whose lease is to be held, however busy the machine is.
@@ -253,6 +255,10 @@ fn a_revoked_lease_stops_the_command_and_says_why() {
     assert_eq!(tenure(&place.store, &revoke).ok(), "revoked l/l\n");
     finish(first).fails_late(5, "it was Tuesday");
     tenure(&place.store, &revoke).fails(3, "l/l");
+    let run = ["l/l", "--quiet", "--", TENURE, "lease", "revoke", "l/l", "--json"];
+    let told =
+        "{\"reason\":\"revoked from the command line\",\"revoked\":true,\"scope\":\"l/l\"}\n";
+    assert_eq!(place.run(&run).out, told);
 }
 
 #[test]
@@ -288,6 +294,13 @@ fn holders_are_listed_followed_and_observed() {
     assert_eq!(list(&["lease", "ls", "other"]).lines().count(), 1);
     let shown = list(&["lease", "show", "l/l"]);
     assert!(shown.starts_with("held by   one#"), "{shown}");
+    // A life that is counted from its last renewal.
+    let line = shown.lines().next().unwrap_or_default();
+    assert!(line.contains("s (renewed ") && line.ends_with("s ago)"), "{shown}");
+    let shown: serde_json::Value =
+        serde_json::from_str(&list(&["lease", "show", "l/l", "--json"])).expect("JSON");
+    let ms = |field: &str| shown["holder"][field].as_u64().expect("a number");
+    assert_eq!(ms("renewed_ago_ms") + ms("expires_in_ms"), ms("ttl_ms"));
     assert!(list(&["lease", "show", "l/l", "--json"]).contains("\"waiters\": []"));
     assert!(list(&["lease", "show", "x/y"]).starts_with("free      x/y"));
     assert!(list(&["elect", "leader", "l/l"]).contains("address here"));
@@ -307,6 +320,8 @@ fn holders_are_listed_followed_and_observed() {
     finish(observer).ok();
     assert!(seen().lines().count() == 2 && seen().ends_with("\nnobody\n"), "{}", seen());
     assert_eq!(list(&["slots", "resize", "group", "3"]), "group has 3 slots\n");
+    let resized = list(&["slots", "resize", "group", "3", "--json"]);
+    assert_eq!(resized, "{\"count\":3,\"group\":\"group\"}\n");
     assert!(list(&["slots", "ls", "group"]).ends_with("0 of 3 slots held, 0 waiting\n"));
     assert!(list(&["completions", "bash"]).contains("_tenure"));
 }
