@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tenure::clock::{Clock as _, SystemClock};
 
 use super::schedule::{Act, Pace, Schedule};
+use super::signals;
 
 /// The kernel's timers stand still while the machine is suspended, so look at the clock this often.
 const LOOK: Duration = Duration::from_millis(200);
@@ -53,6 +54,11 @@ impl Arguments {
             margin: Duration::from_nanos(self.margin),
         };
         let schedule = Schedule::new(pace, Duration::from_nanos(self.until));
+        // Who stops a service asks all of its processes to end. The command may take its time, and needs
+        // its guardian until then.
+        if signals::outlive().is_err() {
+            return ExitCode::FAILURE;
+        }
         // Whoever started us waits for this before the command may begin.
         let ready =
             std::io::stdout().write_all(b"ready\n").and_then(|()| std::io::stdout().flush());

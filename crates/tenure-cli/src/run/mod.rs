@@ -7,6 +7,7 @@
 mod child;
 mod guard;
 mod schedule;
+mod signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,13 +17,13 @@ use rustix::process::Signal;
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::lease::{Coordinator, Lease, Loss, Namespace, Scope, Terms};
 use tenure::{Error, Result};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 pub(crate) use self::child::become_command;
 use self::child::{Guarded, code};
 pub(crate) use self::guard::Arguments as GuardArguments;
 use self::schedule::{Act, Pace, Schedule};
+use self::signals::{Signals, code_of};
 use crate::duration::parse_duration;
 use crate::stores::StoreArgument;
 use crate::{exit, progress, table};
@@ -110,7 +111,7 @@ impl Arguments {
     ) -> anyhow::Result<ExitCode> {
         let lease = tokio::select! {
             lease = self.acquire(coordinator, what, terms) => lease?,
-            signal = signals.end() => return Ok(ExitCode::from(interrupted(signal))),
+            signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
         };
         self.say(format!("acquired {}, token {}", lease.id(), lease.token()));
         let ended = self.guarded(&lease, pace, signals).await;
@@ -322,54 +323,4 @@ impl Watch {
             }
         }
     }
-}
-
-/// The signals that are passed on.
-struct Signals {
-    streams: Vec<(tokio::signal::unix::Signal, Signal)>,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let kinds = [
-            (SignalKind::interrupt(), Signal::INT),
-            (SignalKind::terminate(), Signal::TERM),
-            (SignalKind::hangup(), Signal::HUP),
-            (SignalKind::quit(), Signal::QUIT),
-            (SignalKind::user_defined1(), Signal::USR1),
-            (SignalKind::user_defined2(), Signal::USR2),
-            (SignalKind::window_change(), Signal::WINCH),
-        ];
-        let streams = kinds.map(|(kind, passed)| Ok((signal(kind)?, passed)));
-        Ok(Self { streams: streams.into_iter().collect::<std::io::Result<_>>()? })
-    }
-
-    async fn next(&mut self) -> Signal {
-        let waiting = self.streams.iter_mut().map(|(stream, passed)| {
-            Box::pin(async {
-                if stream.recv().await.is_none() {
-                    std::future::pending::<()>().await;
-                }
-                *passed
-            })
-        });
-        futures::future::select_all(waiting).await.0
-    }
-}
-
-impl Signals {
-    /// The first that ends a wait.
-    async fn end(&mut self) -> Signal {
-        loop {
-            let signal = self.next().await;
-            if [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal) {
-                return signal;
-            }
-        }
-    }
-}
-
-/// The exit code of somebody who was interrupted while waiting.
-fn interrupted(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(exit::FAILED)
 }
