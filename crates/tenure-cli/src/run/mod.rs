@@ -2,9 +2,10 @@
 //!
 //! It starts when the lease is held, and it is gone before the lease can be somebody else's: stopped
 //! by us, or by its [`guard`] if we cannot. The lease is released after the command, and all that it
-//! started in its process group, has ended.
+//! started, has ended.
 
 mod child;
+mod family;
 mod guard;
 mod schedule;
 mod signals;
@@ -41,7 +42,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// (milliseconds since 1970, as of its start; renewals move it on) in its environment, gets the
 /// signals that tenure gets, and its exit code is passed on. If the lease is lost it is stopped, first
 /// with TERM, then with KILL, before anybody else can hold the lease, even if the store cannot be
-/// reached or tenure itself is frozen. Its standard input is empty if it would be a terminal.
+/// reached or tenure itself is frozen; and with it all that it started, daemons and other sessions
+/// included. Its standard input is empty if it would be a terminal.
 #[derive(clap::Args)]
 #[command(override_usage = "tenure run [OPTIONS] <SCOPE> -- <COMMAND>...")]
 pub(crate) struct Arguments {
@@ -297,6 +299,7 @@ impl Watch {
         if matches!(guarded.child.try_wait(), Ok(Some(_))) {
             return;
         }
+        guarded.family.tidy();
         let until = lease.valid_until();
         if self.loss.is_none() {
             self.loss = lease.loss();
@@ -319,7 +322,7 @@ impl Watch {
             }
             Act::Force => {
                 self.loss.get_or_insert(Loss::Expired);
-                guarded.signal(Signal::KILL);
+                guarded.family.kill();
             }
         }
     }

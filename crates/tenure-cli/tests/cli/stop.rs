@@ -1,11 +1,12 @@
 //! `tenure run`: all that a command has started goes with it, wherever it went, and nothing else that
 //! ends `tenure`'s processes does.
 
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Place, finish, send, wait_for_work};
+use crate::run::{Place, STUBBORN, TENURE, finish, send, succeeds, times, wait_for, wait_for_work};
+use crate::tenure;
 
 /// The children of a process, with their state and their command line.
 fn children(parent: u32) -> Vec<(Pid, String, String)> {
@@ -44,4 +45,103 @@ fn a_service_that_is_stopped_gives_its_command_the_time_it_needs() {
     let ran = finish(first);
     assert_eq!((ran.code, ran.out.as_str()), (Some(3), "tidied\n"), "{}", ran.err);
     assert!(ran.err.contains("released l/l"), "{}", ran.err);
+}
+
+/// A command that gives what it starts a process group of its own.
+fn apart(place: &Place, file: &str) -> Vec<Vec<String>> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let nested = [TENURE, "run", "in/ner", "--ttl", "60s", "--store", &place.store, "--", "sh"];
+    vec![
+        words(&[&nested[..], &["-c", STUBBORN, file]].concat()),
+        words(&["timeout", "300", "sh", "-c", STUBBORN, file]),
+        words(&["setsid", "--wait", "sh", "-c", STUBBORN, file]),
+    ]
+}
+
+/// Takes the lease away from each of them, and makes sure that they are gone when it can be another's.
+fn all_gone_after(take: impl Fn(&Place, &mut Child) + Sync) {
+    let run = |at: usize| {
+        let place = Place::new();
+        let file = place.file("f");
+        let command = apart(&place, &file).swap_remove(at);
+        let command = command.iter().map(String::as_str);
+        let arguments: Vec<&str> = ["l/l", "--"].into_iter().chain(command).collect();
+        let mut first = place.start_brief(&arguments);
+        wait_for_work(&file);
+        take(&place, &mut first);
+        succeeds(&place.store, &file, place.folder.path());
+        if first.try_wait().expect("a process").is_none() {
+            send(&first, Signal::CONT);
+        }
+        finish(first);
+    };
+    std::thread::scope(|scope| {
+        for at in 0..3 {
+            scope.spawn(move || run(at));
+        }
+    });
+}
+
+#[test]
+fn what_runs_in_a_group_of_its_own_goes_when_the_lease_is_revoked() {
+    all_gone_after(|place, first| {
+        tenure(&place.store, &["lease", "revoke", "l/l"]).ok();
+        // It is free at once; what ran under it is gone when the one that held it is.
+        first.wait().expect("it ends");
+    });
+}
+
+#[test]
+fn what_runs_in_a_group_of_its_own_goes_when_tenure_is_frozen() {
+    all_gone_after(|_, first| send(first, Signal::STOP));
+}
+
+#[test]
+fn what_runs_in_a_group_of_its_own_goes_when_tenure_is_killed() {
+    all_gone_after(|_, first| send(first, Signal::KILL));
+}
+
+#[test]
+fn a_daemon_that_a_command_leaves_behind_goes_before_the_release() {
+    let place = Place::new();
+    let file = place.file("f");
+    // Twice removed from the command, in a session of its own, and deaf to TERM.
+    let script =
+        "(setsid sh -c \"$1\" \"$0\" &) ; while ! test -s \"$0\"; do sleep 0.02; done; exit 3";
+    let arguments = ["l/l", "--grace", "200ms", "--", "sh", "-c", script, &file, STUBBORN];
+    let ran = finish(place.start(&arguments));
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(ran.err.contains("released l/l"), "{}", ran.err);
+    succeeds(&place.store, &file, place.folder.path());
+}
+
+#[test]
+fn what_was_there_before_the_command_stays() {
+    let place = Place::new();
+    let file = place.file("f");
+    // The shell becomes tenure, so what it had started is tenure's child now.
+    let script = "sleep 300 & echo $! > \"$0\"; exec \"$1\" run l/l -- true";
+    let output = Command::new("sh")
+        .args(["-c", script, &file, TENURE])
+        .env("TENURE_STORE", &place.store)
+        .stdout(Stdio::null())
+        .status()
+        .expect("a shell");
+    assert!(output.success());
+    let older = Pid::from_raw(i32::try_from(times(&file)[0]).unwrap()).expect("a process");
+    kill_process(older, Signal::KILL).expect("it lives");
+}
+
+#[test]
+fn the_dead_that_a_command_leaves_to_tenure_are_buried() {
+    let place = Place::new();
+    let file = place.file("f");
+    let script = "for i in 1 2 3; do (sleep 0.01 &); done; while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
+    let first = place.start(&["l/l", "--", "sh", "-c", script, &file]);
+    wait_for_work(&file);
+    let dead = || children(first.id()).iter().any(|(_, state, _)| state == "Z");
+    let orphans = || children(first.id()).len() > 2;
+    wait_for("end of the orphans", || !dead() && !orphans());
+    send(&first, Signal::TERM);
+    assert_eq!(finish(first).code, Some(143));
 }
