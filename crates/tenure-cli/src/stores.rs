@@ -29,7 +29,7 @@ pub(crate) const HELP_SERVE: &str =
     concat!("The store: ", kinds!(), " [default: a SQLite file of this user]");
 
 /// `--store` and `--server` of every command that works on a store.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct StoreArgument {
     /// The store.
     #[arg(long, value_name = "URL", help = HELP_ENV, conflicts_with = "server")]

@@ -90,7 +90,13 @@ impl Arguments {
         let what = What::parse(&self.scope, self.slots)?;
         let terms = self.terms()?;
         let mut signals = Signals::new()?;
-        let store = self.store.open().await?;
+        // A task of its own: some stores are opened by calls that block.
+        let opening = self.store.clone();
+        let opening = tokio::spawn(async move { opening.open().await });
+        let store = tokio::select! {
+            store = opening => store??,
+            signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
+        };
         let mut builder = Coordinator::builder(store.clone());
         if let Some(name) = &self.name {
             builder = builder.name(name);
@@ -98,7 +104,10 @@ impl Arguments {
         let coordinator = builder.start()?;
         let ended = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
         // Whoever gave up must not be waited for by those behind it.
-        let _ = tokio::time::timeout(LET_GO, coordinator.settle()).await;
+        tokio::select! {
+            _ = tokio::time::timeout(LET_GO, coordinator.settle()) => {}
+            _ = signals.end() => {}
+        }
         store.close().await;
         ended
     }
@@ -171,7 +180,10 @@ impl Arguments {
     ) -> anyhow::Result<std::result::Result<u8, Loss>> {
         let until = lease.valid_until();
         let variables = variables(lease);
-        let mut guarded = Guarded::start(&self.command, variables, until, pace).await?;
+        let mut guarded = tokio::select! {
+            guarded = Guarded::start(&self.command, variables, until, pace) => guarded?,
+            signal = signals.end() => return Ok(Ok(code_of(signal))),
+        };
         if let Some(loss) = lease.loss() {
             return Ok(Err(loss));
         }

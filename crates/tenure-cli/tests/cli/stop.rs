@@ -1,11 +1,14 @@
 //! `tenure run`: all that a command has started goes with it, wherever it went, and nothing else that
 //! ends `tenure`'s processes does.
 
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Place, STUBBORN, TENURE, finish, send, succeeds, times, wait_for, wait_for_work};
+use crate::run::{
+    LONG, Place, STUBBORN, TENURE, finish, send, start, succeeds, times, wait_for, wait_for_work,
+};
 use crate::tenure;
 
 /// The children of a process, with their state and their command line.
@@ -144,4 +147,15 @@ fn the_dead_that_a_command_leaves_to_tenure_are_buried() {
     wait_for("end of the orphans", || !dead() && !orphans());
     send(&first, Signal::TERM);
     assert_eq!(finish(first).code, Some(143));
+}
+
+#[test]
+fn a_signal_before_the_command_ends_tenure_at_once() {
+    // A store that takes connections and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("postgres://nobody@{}/x", silent.local_addr().expect("an address"));
+    let first = start(&url, LONG, &["l/l", "--", "true"], Stdio::piped());
+    let _connection = silent.accept().expect("a connection");
+    send(&first, Signal::INT);
+    assert_eq!(finish(first).code, Some(130));
 }
