@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Between TERM and KILL if the lease is lost [default: a quarter of the life, at most 10s].
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
-    /// The name others see [default: the host's].
+    /// The name others see [default: HOSTNAME, or the host's].
     #[arg(long, env = "TENURE_NAME")]
     name: Option<String>,
     /// Something to tell everybody about the holder, for instance address=10.0.0.7:80; may be given
@@ -98,8 +98,8 @@ impl Arguments {
             signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
         };
         let mut builder = Coordinator::builder(store.clone());
-        if let Some(name) = &self.name {
-            builder = builder.name(name);
+        if let Some(name) = self.name.clone().or_else(host) {
+            builder = builder.name(&name);
         }
         let coordinator = builder.start()?;
         let ended = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
@@ -285,6 +285,17 @@ impl What {
             }
         }
     }
+}
+
+/// The host's own name, for those to whom the environment does not tell it, as under cron.
+fn host() -> Option<String> {
+    if std::env::var_os("HOSTNAME").is_some_and(|name| !name.is_empty()) {
+        return None;
+    }
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    // Nothing else is a host's name, and what is not must not keep the command from running.
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (!name.is_empty() && name.chars().all(is_usual)).then_some(name)
 }
 
 /// What the command is told.

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::run::{
     LONG, Place, STUBBORN, TENURE, finish, send, start, succeeds, times, wait_for, wait_for_work,
 };
-use crate::tenure;
+use crate::{ran, tenure};
 
 /// The children of a process, with their state and their command line.
 fn children(parent: u32) -> Vec<(Pid, String, String)> {
@@ -158,4 +158,22 @@ fn a_signal_before_the_command_ends_tenure_at_once() {
     let _connection = silent.accept().expect("a connection");
     send(&first, Signal::INT);
     assert_eq!(finish(first).code, Some(130));
+}
+
+#[test]
+fn a_holder_goes_by_its_hosts_name() {
+    let place = Place::new();
+    let show = |set: Option<&str>| {
+        let mut command = Command::new(TENURE);
+        command.args(["run", "l/l", "--quiet", "--", TENURE, "lease", "show", "l/l"]);
+        command.env("TENURE_STORE", &place.store).env_remove("HOSTNAME").env_remove("TENURE_NAME");
+        command.envs(set.map(|name| ("HOSTNAME", name)));
+        ran(command.output().expect("the binary runs")).ok()
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // Cron and many shells do not say.
+    let shown = show(None);
+    assert!(shown.starts_with(&format!("held by   {host}#")), "{shown}");
+    let shown = show(Some("another"));
+    assert!(shown.starts_with("held by   another#"), "{shown}");
 }
