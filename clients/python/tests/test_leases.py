@@ -13,6 +13,8 @@ from tenure import _keeper, _leases, _lookout
 
 TTL = 1.5
 """Short, for tests that wait for a life to pass; long enough for a machine that is busy with others."""
+KEPT = 3.0
+"""For leases that have to be kept: a renewal may come late by more than half of it."""
 
 
 class Waiting:
@@ -98,8 +100,8 @@ def test_a_wait_that_is_over_says_who_holds_it(
 
 
 def test_a_lease_is_renewed_beyond_its_life(client: tenure.Client, other: tenure.Client, scope: str) -> None:
-    with client.lease(scope, ttl=TTL) as lease:
-        until = time.monotonic() + 2.5 * TTL
+    with client.lease(scope, ttl=KEPT) as lease:
+        until = time.monotonic() + 1.25 * KEPT
         while time.monotonic() < until:
             lease.check()
             with pytest.raises(tenure.Held):
@@ -114,11 +116,11 @@ def test_a_lease_that_was_waited_for_lives_long_enough(
     client: tenure.Client, other: tenure.Client, scope: str
 ) -> None:
     with client.lease(scope, ttl=30):
-        waiting = Waiting(other.lease(scope, ttl=TTL, wait=PATIENCE))
+        waiting = Waiting(other.lease(scope, ttl=KEPT, wait=PATIENCE))
         eventually(lambda: waits(client, scope, "two"))
-        time.sleep(TTL)
+        time.sleep(KEPT)
     assert waiting.held.wait(PATIENCE)
-    assert waiting.lease.remaining() > TTL / 3
+    assert waiting.lease.remaining() > KEPT / 3
     waiting.end()
 
 
@@ -352,7 +354,7 @@ def test_no_server(servers: Callable[[], Server]) -> None:
 
 def test_a_client_that_is_closed_tells_its_leases(shared: Server, scope: str) -> None:
     client = tenure.Client(shared.url)
-    lease = client.lease(scope, ttl=TTL).acquire()
+    lease = client.lease(scope).acquire()
     client.close()
     assert lease.lost.is_set()
     with pytest.raises(tenure.LeaseLost, match="its client was closed"):
@@ -379,9 +381,9 @@ def test_slots(client: tenure.Client, other: tenure.Client, unique: str) -> None
 
 def test_a_slot_is_renewed_and_waited_for(client: tenure.Client, other: tenure.Client, unique: str) -> None:
     group = f"{unique}.pool"
-    with client.slot(group, count=1, ttl=TTL):
-        waiting = Waiting(other.slot(group, count=1, ttl=TTL, wait=PATIENCE))
-        time.sleep(1.5 * TTL)
+    with client.slot(group, count=1, ttl=KEPT):
+        waiting = Waiting(other.slot(group, count=1, ttl=KEPT, wait=PATIENCE))
+        time.sleep(1.25 * KEPT)
         assert not waiting.held.is_set()
     assert waiting.held.wait(PATIENCE)
     assert waiting.lease.index == 0

@@ -33,7 +33,7 @@ pub(crate) const CODES: &[(u8, &str)] = &[
 ];
 
 /// What `tenure run` ends with besides.
-pub(crate) const OF_RUN: &str = "of `tenure run`: the command's own; 126 if it cannot be run, 127 if it is not there, and 128 plus the number of the signal that ended it, or the wait";
+pub(crate) const OF_RUN: &str = "of `tenure run`: the command's own; 126 if it cannot be run, 127 if it is not there, and 128 plus the number of the signal that ended it, or that came before it began";
 
 /// The environment of every command; what else some heed is told with their options.
 pub(crate) const ENVIRONMENT: &[(&str, &str)] = &[

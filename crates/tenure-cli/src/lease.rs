@@ -54,6 +54,9 @@ pub(crate) enum Command {
         /// Why, for the holder to read.
         #[arg(long, default_value = "revoked from the command line")]
         reason: String,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -80,7 +83,9 @@ impl Command {
                 ls(namespace.as_ref(), children, json, &follow, &store).await
             }
             Self::Show { scope, json, follow, store } => show(&scope, json, &follow, &store).await,
-            Self::Revoke { scope, reason, store } => revoke(&scope, &reason, &store).await,
+            Self::Revoke { scope, reason, json, store } => {
+                revoke(&scope, &reason, json, &store).await
+            }
             Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
         }
     }
@@ -145,8 +150,10 @@ fn status_text(scope: &Scope, status: &Status) -> String {
             let (holder, token, since) =
                 (&info.holder, info.token, table::time(info.acquired_at_ms));
             let left = info.expires_in.map_or_else(|| "-".into(), table::duration);
+            let renewed = renewed_ago(info).map(table::duration);
+            let renewed = renewed.map(|ago| format!(" (renewed {ago} ago)")).unwrap_or_default();
             lines.push(format!(
-                "held by   {holder}   token {token}   since {since}   expires in {left}"
+                "held by   {holder}   token {token}   since {since}   expires in {left}{renewed}"
             ));
             let told = info.metadata.iter();
             lines.extend(told.map(|(key, value)| format!("          {key}: {value}")));
@@ -161,14 +168,24 @@ fn status_text(scope: &Scope, status: &Status) -> String {
     lines.join("\n") + "\n"
 }
 
-async fn revoke(scope: &Scope, reason: &str, store: &StoreArgument) -> anyhow::Result<ExitCode> {
+async fn revoke(
+    scope: &Scope,
+    reason: &str,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
     let revoked = coordinator.revoke(scope, reason).await?;
     coordinator.store().close().await;
     if !revoked {
         return Err(Error::NotFound { key: tenure::lease::lease_key(scope) }.into());
     }
-    println!("revoked {scope}");
+    match json {
+        true => {
+            println!("{}", json!({ "scope": scope.as_str(), "revoked": true, "reason": reason }))
+        }
+        false => println!("revoked {scope}"),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -210,6 +227,11 @@ fn row(info: &LeaseInfo) -> Vec<String> {
     ]
 }
 
+/// How long ago its life began anew.
+fn renewed_ago(info: &LeaseInfo) -> Option<Duration> {
+    info.expires_in.map(|left| info.ttl.saturating_sub(left))
+}
+
 /// By this machine's wall clock and the waiter's: for people.
 fn waited(waiter: &WaiterInfo) -> Duration {
     let ms = SystemClock.wall_ms().saturating_sub(waiter.since_ms);
@@ -226,6 +248,7 @@ pub(crate) fn lease_json(info: &LeaseInfo) -> Value {
         "acquired_at_ms": info.acquired_at_ms,
         "expires_in_ms": info.expires_in.map(json::millis),
         "ttl_ms": json::millis(info.ttl),
+        "renewed_ago_ms": renewed_ago(info).map(json::millis),
         "metadata": info.metadata,
     })
 }

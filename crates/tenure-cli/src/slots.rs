@@ -33,6 +33,9 @@ pub(crate) enum Command {
         group: Namespace,
         /// How many.
         count: u32,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -42,11 +45,14 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Ls { group, json, follow, store } => ls(&group, json, &follow, &store).await,
-            Self::Resize { group, count, store } => {
+            Self::Resize { group, count, json, store } => {
                 let coordinator = store.coordinator().await?;
                 coordinator.slots(&group).resize(count).await?;
                 coordinator.store().close().await;
-                println!("{group} has {count} slots");
+                match json {
+                    true => println!("{}", json!({ "group": group.as_str(), "count": count })),
+                    false => println!("{group} has {count} slots"),
+                }
                 Ok(ExitCode::SUCCESS)
             }
         }

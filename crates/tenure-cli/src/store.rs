@@ -45,6 +45,9 @@ pub(crate) enum Command {
         /// The store.
         #[arg(help = stores::HELP)]
         url: String,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
     },
     /// Serve as one of the processes of `check`.
     #[command(hide = true)]
@@ -59,7 +62,7 @@ impl Command {
         match self {
             Self::Check { url, only, json } => check(&url, only.as_deref(), json).await,
             Self::Capabilities { url, json } => capabilities(url.as_deref(), json).await,
-            Self::Migrate { url } => migrate(&url).await,
+            Self::Migrate { url, json } => migrate(&url, json).await,
             Self::Worker { url } => {
                 tenure_conformance::worker::serve(stores::open(&url).await?).await?;
                 Ok(ExitCode::SUCCESS)
@@ -186,17 +189,23 @@ async fn capabilities(url: Option<&str>, json: bool) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-async fn migrate(url: &str) -> anyhow::Result<ExitCode> {
+async fn migrate(url: &str, json: bool) -> anyhow::Result<ExitCode> {
     // Opening a store brings its tables up to date; what is left to do is to say so.
     let store = stores::open(url).await?;
-    let page = store.list(&tenure::store::Query::new("tenure").limit(1)).await?;
+    let revision = store.list(&tenure::store::Query::new("tenure").limit(1)).await?.revision;
     let backend = store.capabilities().backend;
     let level = tenure::store::WRITER_LEVEL;
-    println!(
-        "{}: {backend} store is up to date, at revision {}; this program writes at level {level}",
-        stores::redacted(url),
-        page.revision
-    );
+    let shown = stores::redacted(url);
+    if json {
+        let value = serde_json::json!({
+            "store": shown, "backend": backend, "revision": revision, "writer_level": level,
+        });
+        println!("{value}");
+    } else {
+        println!(
+            "{shown}: {backend} store is up to date, at revision {revision}; this program writes at level {level}"
+        );
+    }
     store.close().await;
     Ok(ExitCode::SUCCESS)
 }

@@ -29,7 +29,7 @@ pub(crate) const HELP_SERVE: &str =
     concat!("The store: ", kinds!(), " [default: a SQLite file of this user]");
 
 /// `--store` and `--server` of every command that works on a store.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct StoreArgument {
     /// The store.
     #[arg(long, value_name = "URL", help = HELP_ENV, conflicts_with = "server")]
@@ -123,18 +123,20 @@ pub(crate) fn all_capabilities() -> Vec<Capabilities> {
     ]
 }
 
-/// A URL that may be shown: without its password, or the token that NATS has in place of a user.
+/// A URL that may be shown: without its password, or the token that NATS has in place of a user, and
+/// without its parameters, of which one may be a password.
 pub(crate) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    match authority.rsplit_once('@') {
+    let shown = match authority.rsplit_once('@') {
         Some((login, host)) => match login.split_once(':') {
             None if scheme == "nats" => format!("{scheme}://{host}{path}"),
             None => url.to_owned(),
             Some((user, _)) => format!("{scheme}://{user}@{host}{path}"),
         },
         None => url.to_owned(),
-    }
+    };
+    shown.split('?').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -148,6 +150,10 @@ mod tests {
         assert_eq!(redacted("nats://me:secret@db/b"), "nats://me@db/b");
         assert_eq!(redacted("nats://token@db:4222/b"), "nats://db:4222/b");
         assert_eq!(redacted("postgres://db/app"), "postgres://db/app");
+        let parameters = "postgres://db/app?user=me&password=secret&sslmode=require";
+        assert_eq!(redacted(parameters), "postgres://db/app");
+        assert_eq!(redacted("postgres://db?password=se@cret/x"), "postgres://db");
+        assert_eq!(redacted("postgres://me:se?cret@db/app?a=b"), "postgres://me@db/app");
         assert_eq!(redacted("sqlite:/a@b:c"), "sqlite:/a@b:c");
     }
 

@@ -63,10 +63,27 @@ class AsyncLease(HeldLease):
                 raise errors.LeaseLost(self.scope, self.token, error.message) from error
 
     async def hand_over(self, successor: str) -> None:
-        """Passes it on to somebody who waits for it (``name`` or ``name#start``), without a gap."""
-        self.check()
-        await self._client._run(_leases.hand_over(self._client._servers, self._tenure.deed, successor))
-        self._end()
+        """Passes it on to somebody who waits for it (``name`` or ``name#start``), without a gap.
+
+        To be called after the work has stopped: from here on it is not valid. If it cannot be passed on it is
+        still held; if nobody knows whether it was (:class:`tenure.UnknownOutcome`) it is not.
+        """
+        # To be done even if whoever waits for it is cancelled.
+        await asyncio.shield(self._client._keep().chore(self._pass_on(successor)))
+
+    async def _pass_on(self, successor: str) -> None:
+        keeper = self._client._keep()
+        # Nobody renews what may be the successor's.
+        keeper.drop(self._tenure)
+        passing = _leases.hand_over(self._client._servers, self._tenure, successor)
+        try:
+            await self._client._run(passing)
+        finally:
+            passing.close()
+            if not self._tenure.ended:
+                keeper.add(self._tenure)
+            elif self._tenure.over:
+                self.lost.cancel()
 
     async def proclaim(self, metadata: Mapping[str, str]) -> None:
         """Tells everybody something else about the holder."""

@@ -53,11 +53,20 @@ class Lease(HeldLease):
                 raise errors.LeaseLost(self.scope, self.token, error.message) from error
 
     def hand_over(self, successor: str) -> None:
-        """Passes it on to somebody who waits for it (``name`` or ``name#start``), without a gap."""
-        self.check()
-        self._client._run(_leases.hand_over(self._client._servers, self._tenure.deed, successor))
-        self._tenure.end()
+        """Passes it on to somebody who waits for it (``name`` or ``name#start``), without a gap.
+
+        To be called after the work has stopped: from here on it is not valid. If it cannot be passed on it is
+        still held; if nobody knows whether it was (:class:`tenure.UnknownOutcome`) it is not.
+        """
+        # Nobody renews what may be the successor's.
         self._client._keeper.drop(self._tenure)
+        passing = _leases.hand_over(self._client._servers, self._tenure, successor)
+        try:
+            self._client._run(passing)
+        finally:
+            passing.close()
+            if not self._tenure.ended:
+                self._client._keeper.add(self._tenure)
 
     def proclaim(self, metadata: Mapping[str, str]) -> None:
         """Tells everybody something else about the holder."""

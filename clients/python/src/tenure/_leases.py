@@ -1,5 +1,6 @@
 """Leases, slots and elections as programs."""
 
+import contextlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -216,11 +217,42 @@ def _holds(servers: Servers, wanted: Wanted) -> Program[bool]:
     return any(holder.lease.holder == wanted.owner for holder in slots.holders)
 
 
-def hand_over(servers: Servers, deed: Mapping[str, Any], successor: str) -> Program[None]:
-    """Passes a lease on to somebody who waits for it."""
-    yield from ask(
-        servers, Request("POST", "/v1/leases/hand-over", body={"deed": deed, "successor": successor})
-    )
+def hand_over(servers: Servers, tenure: Tenure, successor: str) -> Program[None]:
+    """Passes a lease on to somebody who waits for it. If it fails it is still held, unless nobody knows."""
+    tenure.pass_on()
+    kept = False
+    try:
+        yield from _hand_over(servers, tenure.deed, successor)
+    except (errors.UnknownOutcome, errors.ProtocolError):
+        raise
+    except errors.TenureError as error:
+        kept = True
+        tenure.keep()
+        if isinstance(error, errors.Lost):
+            tenure.lose(error.message)
+        raise
+    finally:
+        # Also if it was interrupted: it may be the successor's already.
+        if not kept:
+            tenure.end()
+
+
+def _hand_over(servers: Servers, deed: Mapping[str, Any], successor: str) -> Program[None]:
+    body = {"deed": deed, "successor": successor}
+    try:
+        yield from ask(servers, Request("POST", "/v1/leases/hand-over", body=body))
+    except errors.UnknownOutcome:
+        with contextlib.suppress(errors.TenureError):
+            holder = (yield from show(servers, deed["scope"])).holder
+            if holder is not None and holder.token > deed["token"] and _is_called(holder.holder, successor):
+                return
+            # It may still arrive, at any time: nobody can hold what may be passed on behind its back.
+            yield from ask(servers, Request("POST", "/v1/leases/release", body={"deed": deed}))
+        raise
+
+
+def _is_called(owner: str, called: str) -> bool:
+    return called in (owner, owner.split("#")[0])
 
 
 def proclaim(servers: Servers, tenure: Tenure, metadata: Mapping[str, str]) -> Program[None]:

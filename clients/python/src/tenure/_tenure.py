@@ -1,7 +1,8 @@
 """One tenure: what its holder knows of a lease that it holds, and when that ends.
 
 It ends once, in one of two ways: it is over because the holder let go, or it is lost. Whoever notices
-first settles it, be it the keeper, an answer of the server, or the holder looking at the clock.
+first settles it, be it the keeper, an answer of the server, or the holder looking at the clock. While it is
+being passed on it may be the successor's already: nobody acts under it, and nothing is a loss.
 """
 
 import logging
@@ -56,6 +57,7 @@ class Tenure:
         self.trouble = ""
         self.loss: LeaseLost | None = None
         self.over = False
+        self.passing = False
         self._lock = threading.Lock()
         self._listeners: list[Callable[[LeaseLost], None]] = []
 
@@ -81,7 +83,7 @@ class Tenure:
 
     def remaining(self) -> float:
         """For how many seconds the holder may still act."""
-        return 0.0 if self.ended else max(0.0, self.valid_until - _clock.now())
+        return 0.0 if self.ended or self.passing else max(0.0, self.valid_until - _clock.now())
 
     def check(self) -> None:
         """Raises if the holder must not act any more, by its own clock."""
@@ -92,6 +94,8 @@ class Tenure:
             raise LeaseLost(self.scope, self.token, self.loss.reason) from self.loss.__cause__
         if self.over:
             raise LeaseLost(self.scope, self.token, "it was released")
+        if self.passing:
+            raise LeaseLost(self.scope, self.token, "it is being passed on")
 
     def expire(self, now: float) -> bool:
         """Ends it if its deadline has passed."""
@@ -116,6 +120,18 @@ class Tenure:
         self.trouble = trouble
         self.due = retry_at(now, self.valid_until, self.failures, jitter)
 
+    def pass_on(self) -> None:
+        """The holder begins to pass it on. Raises if it may not."""
+        self.check()
+        with self._lock:
+            self.passing = not self.ended
+        if self.ended:
+            self.check()
+
+    def keep(self) -> None:
+        """It was not passed on."""
+        self.passing = False
+
     def end(self) -> bool:
         """The holder lets go. False if it had ended already."""
         with self._lock:
@@ -127,7 +143,7 @@ class Tenure:
     def lose(self, reason: str) -> bool:
         """Nobody but the holder ended it. Listeners are told once."""
         with self._lock:
-            if self.ended:
+            if self.ended or self.passing:
                 return False
             self.loss = LeaseLost(self.scope, self.token, reason)
             listeners, self._listeners = self._listeners, []

@@ -1,7 +1,8 @@
 //! Starting the command so that it cannot escape, and stopping it.
 //!
-//! It leads a process group of its own, and it does not begin before the guardian stands: the process
-//! first stops itself, and becomes the command when it is told to go on.
+//! It leads a process group of its own, so that signals reach what it started, and it does not begin
+//! before the guardian stands: the process first stops itself, and becomes the command when it is told
+//! to go on.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -9,15 +10,15 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group,
-    set_child_subreaper, test_kill_process_group, waitid,
+    set_child_subreaper, waitid,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{sleep, timeout};
 
+use super::family::Family;
 use super::guard::{self, News};
 use super::schedule::Pace;
 
@@ -44,6 +45,7 @@ pub(crate) fn become_command(command: &[OsString]) -> ExitCode {
 pub(crate) struct Guarded {
     pub(crate) child: Child,
     group: Pid,
+    pub(crate) family: Family,
     pub(crate) guardian: Child,
     news: ChildStdin,
 }
@@ -68,7 +70,7 @@ impl Guarded {
         let group = pid(&child)?;
         let mut guardian = Command::new(&myself)
             .arg("run-guard")
-            .args(guard::Arguments::list(group, until, pace))
+            .args(guard::Arguments::list(getpid(), group, until, pace))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -77,7 +79,8 @@ impl Guarded {
         let (Some(news), Some(answers)) = (guardian.stdin.take(), guardian.stdout.take()) else {
             anyhow::bail!("the guardian has no pipes");
         };
-        let guarded = Self { child, group, guardian, news };
+        let family = Family::new(getpid(), group, pid(&guardian)?);
+        let guarded = Self { child, group, family, guardian, news };
         let begun = async {
             let mut ready = String::new();
             BufReader::new(answers).read_line(&mut ready).await?;
@@ -96,7 +99,7 @@ impl Guarded {
         kill_process(self.group, Signal::CONT).context("starting the command")
     }
 
-    /// Passes a signal on to the command and all that it has started.
+    /// Passes a signal on to the command's group.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
     }
@@ -113,20 +116,20 @@ impl Guarded {
         matches!(told.await, Ok(Ok(())))
     }
 
-    /// The command has ended: what it left behind in its group goes too, then the guardian. Whether
-    /// that had to stop it, because we could not.
+    /// The command has ended: what it left behind goes too, then the guardian. Whether that had to stop
+    /// it, because we could not.
     pub(crate) async fn end(mut self, grace: Duration) -> bool {
-        if self.is_anybody_left() {
-            self.signal(Signal::TERM);
+        if self.family.is_anybody_left() {
+            self.family.ask();
             let _ = timeout(grace, async {
-                while self.is_anybody_left() {
+                while self.family.is_anybody_left() {
                     sleep(LOOK * 5).await;
                 }
             })
             .await;
-            self.signal(Signal::KILL);
             let _ = timeout(START, async {
-                while self.is_anybody_left() {
+                while self.family.is_anybody_left() {
+                    self.family.kill();
                     sleep(LOOK).await;
                 }
             })
@@ -136,13 +139,6 @@ impl Guarded {
         drop(self.news);
         let ended = timeout(Duration::from_secs(1), self.guardian.wait()).await;
         matches!(ended, Ok(Ok(status)) if guard::has_acted(status))
-    }
-
-    fn is_anybody_left(&self) -> bool {
-        // What lost its parent has become our child; the dead are still counted until somebody asks.
-        let dead = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        while matches!(waitid(WaitId::Pgid(Some(self.group)), dead), Ok(Some(_))) {}
-        test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 }
 

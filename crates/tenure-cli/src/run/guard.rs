@@ -2,8 +2,8 @@
 //!
 //! `tenure` may be stopped, starved or killed while the command goes on. So another process, which
 //! does nothing else, knows the deadline too. It is told of every renewal through its standard input;
-//! when the news stop, or end, it stops the command's process group before the lease can be anybody
-//! else's.
+//! when the news stop, or end, it stops the command and all that it started before the lease can be
+//! anybody else's.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,21 +11,27 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open};
 use tenure::clock::{Clock as _, SystemClock};
 
+use super::family::Family;
 use super::schedule::{Act, Pace, Schedule};
+use super::signals;
 
 /// The kernel's timers stand still while the machine is suspended, so look at the clock this often.
 const LOOK: Duration = Duration::from_millis(200);
 /// The exit code of a guardian that had to stop the command.
 const ACTED: u8 = 3;
+/// One that is being started may miss the last signal, so it is sent again and again.
+const AGAIN: Duration = Duration::from_millis(20);
 /// After the last signal there is nothing to wait for but the end of our input.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How the guardian is started.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// Who started us and the command.
+    tenure: i32,
     /// The command's process group.
     group: i32,
     /// The deadline, in nanoseconds of uptime.
@@ -38,26 +44,35 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// The arguments to start it with.
-    pub(crate) fn list(group: Pid, until: Duration, pace: Pace) -> [String; 4] {
+    pub(crate) fn list(tenure: Pid, group: Pid, until: Duration, pace: Pace) -> [String; 5] {
         let nanos = |duration: Duration| duration.as_nanos().to_string();
-        let group = group.as_raw_nonzero().to_string();
-        [group, nanos(until), nanos(pace.grace), nanos(pace.margin)]
+        let [tenure, group] = [tenure, group].map(|pid| pid.as_raw_nonzero().to_string());
+        [tenure, group, nanos(until), nanos(pace.grace), nanos(pace.margin)]
     }
 
     /// Stands guard until it is told that all is done.
     pub(crate) fn run(self) -> ExitCode {
-        let Some(group) = Pid::from_raw(self.group) else { return ExitCode::FAILURE };
+        let (Some(tenure), Some(group)) = (Pid::from_raw(self.tenure), Pid::from_raw(self.group))
+        else {
+            return ExitCode::FAILURE;
+        };
         let Ok(leader) = pidfd_open(group, PidfdFlags::empty()) else { return ExitCode::FAILURE };
         let pace = Pace {
             grace: Duration::from_nanos(self.grace),
             margin: Duration::from_nanos(self.margin),
         };
         let schedule = Schedule::new(pace, Duration::from_nanos(self.until));
+        // Who stops a service asks all of its processes to end. The command may take its time, and needs
+        // its guardian until then.
+        if signals::outlive().is_err() {
+            return ExitCode::FAILURE;
+        }
+        let family = Family::new(tenure, group, getpid());
         // Whoever started us waits for this before the command may begin.
         let ready =
             std::io::stdout().write_all(b"ready\n").and_then(|()| std::io::stdout().flush());
         match ready {
-            Ok(()) => stand_guard(group, &leader, schedule),
+            Ok(()) => stand_guard(group, &leader, family, schedule),
             Err(_) => ExitCode::FAILURE,
         }
     }
@@ -93,7 +108,12 @@ pub(crate) fn has_acted(status: ExitStatus) -> bool {
     status.code() == Some(i32::from(ACTED))
 }
 
-fn stand_guard(group: Pid, leader: &OwnedFd, mut schedule: Schedule) -> ExitCode {
+fn stand_guard(
+    group: Pid,
+    leader: &OwnedFd,
+    mut family: Family,
+    mut schedule: Schedule,
+) -> ExitCode {
     let mut input = Input::default();
     let mut linger = None;
     let mut end = ExitCode::SUCCESS;
@@ -103,18 +123,20 @@ fn stand_guard(group: Pid, leader: &OwnedFd, mut schedule: Schedule) -> ExitCode
             Act::Wait(until) => until,
             Act::Ask => {
                 end = if has_ended(leader) { end } else { ExitCode::from(ACTED) };
+                // Those that lose their parents now may be out of our sight later.
+                family.notice();
                 let _ = kill_process_group(group, Signal::TERM);
                 continue;
             }
             Act::Force => {
                 end = if has_ended(leader) { end } else { ExitCode::from(ACTED) };
-                // Again and again: one that was being started may have missed the first.
-                let _ = kill_process_group(group, Signal::KILL);
+                family.kill();
                 let last = *linger.get_or_insert(now + LINGER);
-                if now >= last || input.ended {
+                let lives = family.lives();
+                if now >= last || (input.ended && !lives) {
                     return end;
                 }
-                now + LOOK
+                now + if lives { AGAIN } else { LOOK }
             }
         };
         for news in input.wait(wake.saturating_sub(now)) {

@@ -2,11 +2,13 @@
 //!
 //! It starts when the lease is held, and it is gone before the lease can be somebody else's: stopped
 //! by us, or by its [`guard`] if we cannot. The lease is released after the command, and all that it
-//! started in its process group, has ended.
+//! started, has ended.
 
 mod child;
+mod family;
 mod guard;
 mod schedule;
+mod signals;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,13 +18,13 @@ use rustix::process::Signal;
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::lease::{Coordinator, Lease, Loss, Namespace, Scope, Terms};
 use tenure::{Error, Result};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 pub(crate) use self::child::become_command;
 use self::child::{Guarded, code};
 pub(crate) use self::guard::Arguments as GuardArguments;
 use self::schedule::{Act, Pace, Schedule};
+use self::signals::{Signals, code_of};
 use crate::duration::parse_duration;
 use crate::stores::StoreArgument;
 use crate::{exit, progress, table};
@@ -40,7 +42,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// (milliseconds since 1970, as of its start; renewals move it on) in its environment, gets the
 /// signals that tenure gets, and its exit code is passed on. If the lease is lost it is stopped, first
 /// with TERM, then with KILL, before anybody else can hold the lease, even if the store cannot be
-/// reached or tenure itself is frozen. Its standard input is empty if it would be a terminal.
+/// reached or tenure itself is frozen; and with it all that it started, daemons and other sessions
+/// included. Its standard input is empty if it would be a terminal.
 #[derive(clap::Args)]
 #[command(override_usage = "tenure run [OPTIONS] <SCOPE> -- <COMMAND>...")]
 pub(crate) struct Arguments {
@@ -60,7 +63,7 @@ pub(crate) struct Arguments {
     /// Between TERM and KILL if the lease is lost [default: a quarter of the life, at most 10s].
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
-    /// The name others see [default: the host's].
+    /// The name others see [default: HOSTNAME, or the host's].
     #[arg(long, env = "TENURE_NAME")]
     name: Option<String>,
     /// Something to tell everybody about the holder, for instance address=10.0.0.7:80; may be given
@@ -87,15 +90,24 @@ impl Arguments {
         let what = What::parse(&self.scope, self.slots)?;
         let terms = self.terms()?;
         let mut signals = Signals::new()?;
-        let store = self.store.open().await?;
+        // A task of its own: some stores are opened by calls that block.
+        let opening = self.store.clone();
+        let opening = tokio::spawn(async move { opening.open().await });
+        let store = tokio::select! {
+            store = opening => store??,
+            signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
+        };
         let mut builder = Coordinator::builder(store.clone());
-        if let Some(name) = &self.name {
-            builder = builder.name(name);
+        if let Some(name) = self.name.clone().or_else(host) {
+            builder = builder.name(&name);
         }
         let coordinator = builder.start()?;
         let ended = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
         // Whoever gave up must not be waited for by those behind it.
-        let _ = tokio::time::timeout(LET_GO, coordinator.settle()).await;
+        tokio::select! {
+            _ = tokio::time::timeout(LET_GO, coordinator.settle()) => {}
+            _ = signals.end() => {}
+        }
         store.close().await;
         ended
     }
@@ -110,7 +122,7 @@ impl Arguments {
     ) -> anyhow::Result<ExitCode> {
         let lease = tokio::select! {
             lease = self.acquire(coordinator, what, terms) => lease?,
-            signal = signals.end() => return Ok(ExitCode::from(interrupted(signal))),
+            signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
         };
         self.say(format!("acquired {}, token {}", lease.id(), lease.token()));
         let ended = self.guarded(&lease, pace, signals).await;
@@ -168,7 +180,10 @@ impl Arguments {
     ) -> anyhow::Result<std::result::Result<u8, Loss>> {
         let until = lease.valid_until();
         let variables = variables(lease);
-        let mut guarded = Guarded::start(&self.command, variables, until, pace).await?;
+        let mut guarded = tokio::select! {
+            guarded = Guarded::start(&self.command, variables, until, pace) => guarded?,
+            signal = signals.end() => return Ok(Ok(code_of(signal))),
+        };
         if let Some(loss) = lease.loss() {
             return Ok(Err(loss));
         }
@@ -272,6 +287,17 @@ impl What {
     }
 }
 
+/// The host's own name, for those to whom the environment does not tell it, as under cron.
+fn host() -> Option<String> {
+    if std::env::var_os("HOSTNAME").is_some_and(|name| !name.is_empty()) {
+        return None;
+    }
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    // Nothing else is a host's name, and what is not must not keep the command from running.
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (!name.is_empty() && name.chars().all(is_usual)).then_some(name)
+}
+
 /// What the command is told.
 fn variables(lease: &Lease) -> Vec<(&'static str, String)> {
     let left = i64::try_from(lease.remaining().as_millis()).unwrap_or(i64::MAX);
@@ -296,6 +322,7 @@ impl Watch {
         if matches!(guarded.child.try_wait(), Ok(Some(_))) {
             return;
         }
+        guarded.family.tidy();
         let until = lease.valid_until();
         if self.loss.is_none() {
             self.loss = lease.loss();
@@ -318,58 +345,8 @@ impl Watch {
             }
             Act::Force => {
                 self.loss.get_or_insert(Loss::Expired);
-                guarded.signal(Signal::KILL);
+                guarded.family.kill();
             }
         }
     }
-}
-
-/// The signals that are passed on.
-struct Signals {
-    streams: Vec<(tokio::signal::unix::Signal, Signal)>,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let kinds = [
-            (SignalKind::interrupt(), Signal::INT),
-            (SignalKind::terminate(), Signal::TERM),
-            (SignalKind::hangup(), Signal::HUP),
-            (SignalKind::quit(), Signal::QUIT),
-            (SignalKind::user_defined1(), Signal::USR1),
-            (SignalKind::user_defined2(), Signal::USR2),
-            (SignalKind::window_change(), Signal::WINCH),
-        ];
-        let streams = kinds.map(|(kind, passed)| Ok((signal(kind)?, passed)));
-        Ok(Self { streams: streams.into_iter().collect::<std::io::Result<_>>()? })
-    }
-
-    async fn next(&mut self) -> Signal {
-        let waiting = self.streams.iter_mut().map(|(stream, passed)| {
-            Box::pin(async {
-                if stream.recv().await.is_none() {
-                    std::future::pending::<()>().await;
-                }
-                *passed
-            })
-        });
-        futures::future::select_all(waiting).await.0
-    }
-}
-
-impl Signals {
-    /// The first that ends a wait.
-    async fn end(&mut self) -> Signal {
-        loop {
-            let signal = self.next().await;
-            if [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal) {
-                return signal;
-            }
-        }
-    }
-}
-
-/// The exit code of somebody who was interrupted while waiting.
-fn interrupted(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(exit::FAILED)
 }

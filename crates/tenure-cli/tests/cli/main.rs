@@ -7,6 +7,7 @@ mod manual;
 mod objects;
 mod run;
 mod serve;
+mod stop;
 
 use std::process::{Command, Output};
 

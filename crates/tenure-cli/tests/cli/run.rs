@@ -11,49 +11,60 @@ use tenure_testkit::{Postgres, StopMode};
 
 use crate::{Ran, ran, tenure};
 
-const TTL: &str = "2s";
+pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
+/// For those whose lease is to end soon.
+pub(crate) const TTL: &str = "4s";
+/// For those whose lease is to be held, however busy the machine is.
+pub(crate) const LONG: &str = "60s";
 /// Writes the time to a file for as long as it lives, whoever asks it to stop.
-const STUBBORN: &str = "trap '' TERM INT; while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
+pub(crate) const STUBBORN: &str =
+    "trap '' TERM INT; while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
 /// The same, but it can be asked.
 const WORK: &str = "while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
 
-struct Place {
-    folder: TempDir,
-    store: String,
+pub(crate) struct Place {
+    pub(crate) folder: TempDir,
+    pub(crate) store: String,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let store = format!("sqlite:{}", folder.path().join("t.db").display());
         Self { folder, store }
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
     fn run(&self, arguments: &[&str]) -> Ran {
-        let all: Vec<&str> = ["run", "--ttl", TTL].into_iter().chain(arguments.to_vec()).collect();
+        let all: Vec<&str> = ["run", "--ttl", LONG].into_iter().chain(arguments.to_vec()).collect();
         tenure(&self.store, &all)
     }
 
-    fn start(&self, arguments: &[&str]) -> Child {
-        start(&self.store, arguments, Stdio::piped())
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        start(&self.store, LONG, arguments, Stdio::piped())
+    }
+
+    /// The same, under a lease that ends soon if nobody renews it.
+    pub(crate) fn start_brief(&self, arguments: &[&str]) -> Child {
+        start(&self.store, TTL, arguments, Stdio::piped())
     }
 
     /// The same, and a way to read what it has said so far.
     fn start_said(&self, arguments: &[&str]) -> (impl Fn() -> String, Child) {
         let path = self.file("said");
         let file = std::fs::File::create(&path).expect("a file");
-        let child = start(&self.store, arguments, file.into());
+        let child = start(&self.store, LONG, arguments, file.into());
         (move || std::fs::read_to_string(&path).unwrap_or_default(), child)
     }
 }
 
-fn start(store: &str, arguments: &[&str], says: Stdio) -> Child {
+pub(crate) fn start(store: &str, ttl: &str, arguments: &[&str], says: Stdio) -> Child {
     Command::new(env!("CARGO_BIN_EXE_tenure"))
-        .args(["run", "--ttl", TTL])
+        .args(["run", "--ttl", ttl])
         .args(arguments)
         .env("TENURE_STORE", store)
         .stdin(Stdio::null())
@@ -63,23 +74,23 @@ fn start(store: &str, arguments: &[&str], says: Stdio) -> Child {
         .expect("the binary runs")
 }
 
-fn finish(child: Child) -> Ran {
+pub(crate) fn finish(child: Child) -> Ran {
     ran(child.wait_with_output().expect("it ends"))
 }
 
-fn send(child: &Child, signal: Signal) {
+pub(crate) fn send(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
     kill_process(pid, signal).expect("a signal");
 }
 
 /// The times that a command wrote; the last line may be half written.
-fn times(file: &str) -> Vec<u128> {
+pub(crate) fn times(file: &str) -> Vec<u128> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
 #[track_caller]
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..1_500 {
         if done() {
             return;
@@ -89,16 +100,16 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     panic!("no {what} within fifteen seconds");
 }
 
-fn wait_for_work(file: &str) {
+pub(crate) fn wait_for_work(file: &str) {
     wait_for("work", || times(file).len() > 2);
 }
 
 /// Runs a second command under the same lease and makes sure that the first had stopped by then.
 #[track_caller]
-fn succeeds(store: &str, first: &str, place: &Path) {
+pub(crate) fn succeeds(store: &str, first: &str, place: &Path) {
     let second = place.join("second").to_string_lossy().into_owned();
     let next = ["l/l", "--wait", "20s", "--", "sh", "-c", "date +%s%N > \"$0\"", &second];
-    finish(start(store, &next, Stdio::piped())).ok();
+    finish(start(store, LONG, &next, Stdio::piped())).ok();
     let began = *times(&second).first().expect("the second ran");
     std::thread::sleep(Duration::from_millis(300));
     let ended = *times(first).last().expect("the first ran");
@@ -125,7 +136,7 @@ fn a_command_gets_its_lease_and_gives_its_code() {
 fn mistakes_are_named_before_anything_runs() {
     let place = Place::new();
     place.run(&["a.b", "--", "true"]).fails(6, "a.b");
-    place.run(&["a/b", "--grace", "1500ms", "--", "true"]).fails(6, "half the life");
+    place.run(&["a/b", "--grace", "31s", "--", "true"]).fails(6, "half the life");
     place.run(&["a/b", "--metadata", "x", "--", "true"]).fails(6, "KEY=VALUE");
     tenure("postgres://nobody@127.0.0.1:1/x", &["run", "a/b", "--", "true"])
         .fails(7, "is the server running");
@@ -171,7 +182,7 @@ fn somebody_who_waits_can_be_interrupted() {
 fn a_frozen_tenure_does_not_keep_its_command_going() {
     let place = Place::new();
     let file = place.file("f");
-    let first = place.start(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
+    let first = place.start_brief(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
     wait_for_work(&file);
     send(&first, Signal::STOP);
     succeeds(&place.store, &file, place.folder.path());
@@ -185,7 +196,7 @@ fn work_that_was_cut_short_is_no_success() {
     let file = place.file("f");
     // It ends as if all were well when it is asked to stop.
     let polite = format!("trap 'exit 0' TERM; {WORK}");
-    let first = place.start(&["l/l", "--", "sh", "-c", &polite, &file]);
+    let first = place.start_brief(&["l/l", "--", "sh", "-c", &polite, &file]);
     wait_for_work(&file);
     send(&first, Signal::STOP);
     succeeds(&place.store, &file, place.folder.path());
@@ -193,8 +204,14 @@ fn work_that_was_cut_short_is_no_success() {
     finish(first).fails_late(5, "lost l/l");
     // What ends by itself is one, though nobody was there to see it.
     let brief = place.file("brief");
-    let second =
-        place.start(&["l/l", "--", "sh", "-c", "date +%s%N > \"$0\"; sleep 0.3; exit 4", &brief]);
+    let second = place.start_brief(&[
+        "l/l",
+        "--",
+        "sh",
+        "-c",
+        "date +%s%N > \"$0\"; sleep 0.3; exit 4",
+        &brief,
+    ]);
     wait_for("work", || !times(&brief).is_empty());
     send(&second, Signal::STOP);
     // By the time that somebody else has had the lease, this one's is long over.
@@ -207,7 +224,7 @@ fn work_that_was_cut_short_is_no_success() {
 fn a_killed_tenure_takes_its_command_along() {
     let place = Place::new();
     let file = place.file("f");
-    let first = place.start(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
+    let first = place.start_brief(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
     wait_for_work(&file);
     send(&first, Signal::KILL);
     finish(first);
@@ -220,7 +237,7 @@ fn a_store_that_is_gone_stops_the_command_in_time() {
     let url = server.fresh_database().expect("a database");
     let place = Place::new();
     let file = place.file("f");
-    let first = start(&url, &["l/l", "--", "sh", "-c", STUBBORN, &file], Stdio::piped());
+    let first = start(&url, TTL, &["l/l", "--", "sh", "-c", STUBBORN, &file], Stdio::piped());
     wait_for_work(&file);
     server.stop(StopMode::Immediate).expect("it stops");
     finish(first).fails_late(5, "lost l/l");
@@ -232,12 +249,16 @@ fn a_store_that_is_gone_stops_the_command_in_time() {
 fn a_revoked_lease_stops_the_command_and_says_why() {
     let place = Place::new();
     let file = place.file("f");
-    let first = place.start(&["l/l", "--", "sh", "-c", WORK, &file]);
+    let first = place.start_brief(&["l/l", "--", "sh", "-c", WORK, &file]);
     wait_for_work(&file);
     let revoke = ["lease", "revoke", "l/l", "--reason", "it was Tuesday"];
     assert_eq!(tenure(&place.store, &revoke).ok(), "revoked l/l\n");
     finish(first).fails_late(5, "it was Tuesday");
     tenure(&place.store, &revoke).fails(3, "l/l");
+    let run = ["l/l", "--quiet", "--", TENURE, "lease", "revoke", "l/l", "--json"];
+    let told =
+        "{\"reason\":\"revoked from the command line\",\"revoked\":true,\"scope\":\"l/l\"}\n";
+    assert_eq!(place.run(&run).out, told);
 }
 
 #[test]
@@ -245,7 +266,7 @@ fn what_a_command_leaves_behind_goes_before_the_release() {
     let place = Place::new();
     let file = place.file("f");
     let script = format!("({STUBBORN}) & sleep 0.2; exit 3");
-    let ran = place.run(&["l/l", "--", "sh", "-c", &script, &file]);
+    let ran = place.run(&["l/l", "--grace", "200ms", "--", "sh", "-c", &script, &file]);
     assert_eq!(ran.code, Some(3), "{}", ran.err);
     succeeds(&place.store, &file, place.folder.path());
 }
@@ -271,7 +292,15 @@ fn holders_are_listed_followed_and_observed() {
     assert!(list(&["lease", "ls"]).contains("l/l    one#"), "{}", list(&["lease", "ls"]));
     assert!(list(&["lease", "ls", "l", "--json"]).contains("\"address\":\"here\""));
     assert_eq!(list(&["lease", "ls", "other"]).lines().count(), 1);
-    assert!(list(&["lease", "show", "l/l"]).starts_with("held by   one#"));
+    let shown = list(&["lease", "show", "l/l"]);
+    assert!(shown.starts_with("held by   one#"), "{shown}");
+    // A life that is counted from its last renewal.
+    let line = shown.lines().next().unwrap_or_default();
+    assert!(line.contains("s (renewed ") && line.ends_with("s ago)"), "{shown}");
+    let shown: serde_json::Value =
+        serde_json::from_str(&list(&["lease", "show", "l/l", "--json"])).expect("JSON");
+    let ms = |field: &str| shown["holder"][field].as_u64().expect("a number");
+    assert_eq!(ms("renewed_ago_ms") + ms("expires_in_ms"), ms("ttl_ms"));
     assert!(list(&["lease", "show", "l/l", "--json"]).contains("\"waiters\": []"));
     assert!(list(&["lease", "show", "x/y"]).starts_with("free      x/y"));
     assert!(list(&["elect", "leader", "l/l"]).contains("address here"));
@@ -291,6 +320,8 @@ fn holders_are_listed_followed_and_observed() {
     finish(observer).ok();
     assert!(seen().lines().count() == 2 && seen().ends_with("\nnobody\n"), "{}", seen());
     assert_eq!(list(&["slots", "resize", "group", "3"]), "group has 3 slots\n");
+    let resized = list(&["slots", "resize", "group", "3", "--json"]);
+    assert_eq!(resized, "{\"count\":3,\"group\":\"group\"}\n");
     assert!(list(&["slots", "ls", "group"]).ends_with("0 of 3 slots held, 0 waiting\n"));
     assert!(list(&["completions", "bash"]).contains("_tenure"));
 }
