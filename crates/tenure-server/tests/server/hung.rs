@@ -21,11 +21,11 @@ const SCOPE: &str = "billing.nightly/close";
 const WITHIN: Duration = Duration::from_millis(400);
 const NEVER: Fault = Fault::Delay(Duration::from_secs(3_600));
 
-/// A server that works on one request at a time, each for so long at most.
-async fn start() -> Result<(Serving, Arc<FaultPlan>)> {
+/// A server that works on so many requests at a time, each for so long at most.
+async fn start(requests: usize) -> Result<(Serving, Arc<FaultPlan>)> {
     let (plan, memory) = (FaultPlan::scripted(), MemoryStore::new().into_store());
     let faulty = Faulty::new(Arc::clone(memory.backend()), plan.clone(), SystemClock::shared());
-    let limits = ServerLimits { requests: 1, request_timeout: WITHIN, ..ServerLimits::default() };
+    let limits = ServerLimits { requests, request_timeout: WITHIN, ..ServerLimits::default() };
     let server = Serving::start_with(&Store::new(faulty), limits, Duration::from_secs(1)).await?;
     Ok((server, plan))
 }
@@ -40,7 +40,7 @@ fn put() -> v1::CommitRequest {
 #[tokio::test]
 async fn what_may_have_happened_is_unknown_and_what_was_only_read_can_be_asked_again() -> Result<()>
 {
-    let (server, plan) = start().await?;
+    let (server, plan) = start(1).await?;
     let (mut leases, mut store) = (server.leases().await?, server.store().await?);
     acquire(&leases, SCOPE, terms("a#1")).await?;
 
@@ -72,7 +72,7 @@ async fn what_may_have_happened_is_unknown_and_what_was_only_read_can_be_asked_a
 
 #[tokio::test]
 async fn a_small_call_among_others_is_answered_too() -> Result<()> {
-    let (server, plan) = start().await?;
+    let (server, plan) = start(1).await?;
     let mut store = server.store().await?;
     let (calls, outgoing) = tokio::sync::mpsc::channel(1);
     let mut answers = store.exchange(ReceiverStream::new(outgoing)).await?.into_inner();
@@ -90,7 +90,7 @@ async fn a_small_call_among_others_is_answered_too() -> Result<()> {
 
 #[tokio::test]
 async fn a_wait_takes_as_long_as_it_takes() -> Result<()> {
-    let (server, plan) = start().await?;
+    let (server, plan) = start(8).await?;
     let leases = server.leases().await?;
     let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
     let waiter = asking(&leases, SCOPE, waiting("b#1"));

@@ -13,12 +13,12 @@ use tenure_proto::v1::leases_client::LeasesClient;
 use tenure_server::ServerLimits;
 use tonic::{Code, Status};
 
-use crate::auth::rig::{Rig, token};
+use crate::auth::rig::{Rig, token, until};
 use crate::serving::{Leases, Serving, acquire, end_of, eventually, on_each, release, terms, told};
 
 /// Terms of somebody who will not be there to release it.
 fn brief(owner: &str) -> v1::Terms {
-    v1::Terms { ttl_ms: 50, reapable: true, ..terms(owner) }
+    v1::Terms { ttl_ms: 1_000, reapable: true, ..terms(owner) }
 }
 
 /// A commit that leaves a trace each time it applies.
@@ -161,13 +161,12 @@ async fn whoever_may_hold_may_reap_and_write_what_it_may_write() {
     let asks = v1::AcquireRequest { scope: "jobs.eu/a".into(), terms: Some(brief("w#1")) };
     leases.acquire(client.with(asks)).await.unwrap();
     let list = |namespace: &str| v1::RemainsRequest { namespace: namespace.into(), children: true };
-    let gone = loop {
+    let left = || async {
         let request = client.as_with(&reader).with(list("jobs"));
-        let mut left = leases.remains(request).await.unwrap().into_inner().remains;
-        if let Some(gone) = left.pop() {
-            break gone;
-        }
+        leases.clone().remains(request).await.unwrap().into_inner().remains
     };
+    until("it is left", || async { !left().await.is_empty() }).await;
+    let gone = left().await.remove(0);
     for elsewhere in ["", "other"] {
         let told = leases.remains(client.with(list(elsewhere))).await.unwrap_err();
         assert_eq!(told.code(), Code::PermissionDenied, "{elsewhere}");

@@ -225,7 +225,7 @@ async fn what_is_left_is_listed_and_reaped_once(place: Place) {
         let path = "/v1/leases/remains?namespace=jobs";
         client.get(path).await.of(200).body["remains"].as_array().unwrap().clone()
     };
-    let brief = json!({"ttl_ms": 50, "reapable": true, "metadata": {"host": "h7"}});
+    let brief = json!({"ttl_ms": 1000, "reapable": true, "metadata": {"host": "h7"}});
     let token = acquire(client, "jobs/a", "w#1", brief).await.of(200).body["deed"]["token"].clone();
     until("it is left", || async { left().await.len() == 1 }).await;
     let gone = left().await.remove(0);
