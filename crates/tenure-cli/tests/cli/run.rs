@@ -83,6 +83,28 @@ pub(crate) fn send(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("a signal");
 }
 
+/// Freezes it, but not while it has the store's only lock for writing: then nobody else could follow.
+pub(crate) fn freeze(store: &str, child: &Child) {
+    for _ in 0..5 {
+        send(child, Signal::STOP);
+        let mut write = Command::new(TENURE)
+            .args(["object", "put", "probe", "1", "x", "--store", store])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        for _ in 0..200 {
+            if write.try_wait().expect("a process").is_some_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        send(child, Signal::CONT);
+        write.wait().expect("it ends");
+    }
+    panic!("it has the lock whenever it is frozen");
+}
+
 /// The times that a command wrote; the last line may be half written.
 pub(crate) fn times(file: &str) -> Vec<u128> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -184,7 +206,7 @@ fn a_frozen_tenure_does_not_keep_its_command_going() {
     let file = place.file("f");
     let first = place.start_brief(&["l/l", "--", "sh", "-c", STUBBORN, &file]);
     wait_for_work(&file);
-    send(&first, Signal::STOP);
+    freeze(&place.store, &first);
     succeeds(&place.store, &file, place.folder.path());
     send(&first, Signal::CONT);
     finish(first).fails_late(5, "lost l/l");
@@ -198,7 +220,7 @@ fn work_that_was_cut_short_is_no_success() {
     let polite = format!("trap 'exit 0' TERM; {WORK}");
     let first = place.start_brief(&["l/l", "--", "sh", "-c", &polite, &file]);
     wait_for_work(&file);
-    send(&first, Signal::STOP);
+    freeze(&place.store, &first);
     succeeds(&place.store, &file, place.folder.path());
     send(&first, Signal::CONT);
     finish(first).fails_late(5, "lost l/l");
@@ -213,7 +235,7 @@ fn work_that_was_cut_short_is_no_success() {
         &brief,
     ]);
     wait_for("work", || !times(&brief).is_empty());
-    send(&second, Signal::STOP);
+    freeze(&place.store, &second);
     // By the time that somebody else has had the lease, this one's is long over.
     succeeds(&place.store, &brief, place.folder.path());
     send(&second, Signal::CONT);

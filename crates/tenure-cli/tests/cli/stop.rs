@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::{
-    LONG, Place, STUBBORN, TENURE, finish, send, start, succeeds, times, wait_for, wait_for_work,
+    LONG, Place, STUBBORN, TENURE, finish, freeze, send, start, succeeds, times, wait_for,
+    wait_for_work,
 };
 use crate::{ran, tenure};
 
@@ -96,7 +97,7 @@ fn what_runs_in_a_group_of_its_own_goes_when_the_lease_is_revoked() {
 
 #[test]
 fn what_runs_in_a_group_of_its_own_goes_when_tenure_is_frozen() {
-    all_gone_after(|_, first| send(first, Signal::STOP));
+    all_gone_after(|place, first| freeze(&place.store, first));
 }
 
 #[test]
