@@ -74,7 +74,7 @@ impl Coordinator {
         // Before the line is looked at: for what is lost, nobody need be in it.
         present(agent, deed).await?;
         let (commit, to) = release::compose_hand_over(agent, &held, &deed.line, successor).await?;
-        let passed_on = release::pass_on(agent, &held, commit, &to).await;
+        let passed_on = release::pass_on(agent, &held, commit).await;
         match &passed_on {
             Ok(()) => ended(agent, deed, &Loss::HandedOver { to }),
             Err(error) if error.is_unknown() => {

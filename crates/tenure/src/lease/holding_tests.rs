@@ -62,6 +62,34 @@ async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
 }
 
 #[tokio::test]
+async fn a_hand_over_that_was_lost_is_not_told_as_one_if_the_successor_acquired_it_itself() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, clock) = faulty(&store, "holder");
+    let scope: Scope = "a/doubtful".parse().unwrap();
+    let terms = Terms::new().ttl(60 * SECOND);
+    let lease = holder.acquire(&scope, &terms).await.unwrap();
+    let next = Coordinator::builder(store).name("next").start().unwrap();
+    let waiting = {
+        let (scope, next, terms) = (scope.clone(), next.clone(), terms.wait_forever());
+        tokio::spawn(async move { next.acquire(&scope, &terms).await })
+    };
+    while next.status(&scope).await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+
+    plan.next(Operation::Commit, Fault::LostRequest);
+    plan.next(Operation::Get, Fault::Delay(SECOND));
+    let mut handing = Box::pin(lease.hand_over("next"));
+    assert!(poll!(&mut handing).is_pending(), "it asks how its hand-over went");
+    assert!(next.revoke(&scope, "maintenance").await.unwrap());
+    let taken = waiting.await.unwrap().unwrap();
+    clock.advance(SECOND);
+    let (_, error) = handing.await.unwrap_err();
+    assert!(error.is_unknown(), "{error:?}");
+    taken.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_store_that_fails_at_once_is_not_asked_without_pause() {
     let store = MemoryStore::new().into_store();
     let (holder, plan, _) = faulty(&store, "holder");

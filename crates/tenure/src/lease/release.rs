@@ -14,7 +14,7 @@ use super::record::{
 use super::renewal::{Found, found};
 use super::shared::can_be_handed_over;
 use super::{Loss, Owner, Scope};
-use crate::store::{Commit, Expect, Put, Query, Written};
+use crate::store::{Commit, Expect, Put, Query, Write, Written};
 use crate::{Error, Key, Result};
 
 /// Attempts to let go while the store cannot be reached.
@@ -267,7 +267,7 @@ pub(crate) async fn hand_over(
     let (commit, to) = compose_hand_over(agent, held, line, successor).await?;
     // From here on, a renewal under way that meets the successor has nothing to tell.
     let leaving = Leaving::begin(agent, std::slice::from_ref(held), Outcome::Plain);
-    let passed_on = pass_on(agent, held, commit, &to).await;
+    let passed_on = pass_on(agent, held, commit).await;
     match &passed_on {
         Ok(()) => agent.end(held, Loss::HandedOver { to }),
         Err(error) if error.is_unknown() => {
@@ -284,17 +284,26 @@ pub(crate) async fn hand_over(
     passed_on
 }
 
-/// Sends a hand-over, and finds out how it went if nobody says so.
-pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit, to: &str) -> Result<()> {
+/// Sends a hand-over, and finds out how it went if nobody says so. The nonce tells: whoever was to be
+/// the successor may also have acquired it by itself.
+pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit) -> Result<()> {
+    let granted = commit.writes.iter().find_map(|write| match write {
+        Write::Put(put) if put.key == held.key => {
+            serde_json::from_slice::<LeaseRecord>(&put.payload).ok()
+        }
+        _ => None,
+    });
     match agent.store.commit(commit).await {
         Ok(committed) => {
             debug_assert!(matches!(committed.writes.first(), Some(Written::Put(_))));
             Ok(())
         }
-        Err(error) if error.is_unknown() => match found(agent, held).await {
-            Ok(Found::Ended(Loss::Taken { by, .. })) if by == to => Ok(()),
-            _ => Err(error),
-        },
+        Err(error) if error.is_unknown() => {
+            match (super::renewal::present(agent, held).await, granted) {
+                (Ok(Some(info)), Some(granted)) if info.nonce == granted.nonce => Ok(()),
+                _ => Err(error),
+            }
+        }
         Err(error) => Err(error),
     }
 }

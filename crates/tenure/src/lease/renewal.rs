@@ -11,6 +11,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
 use super::agent::Agent;
+use super::claim::read;
 use super::held::Held;
 use super::record::{REVOKED, RevokedRecord, decode, tagged};
 use super::timing::{attempt_timeout, retry_at};
@@ -201,19 +202,21 @@ pub(crate) enum Found {
     Ended(Loss),
 }
 
+/// Who holds what was ours. Bounded by what is left of it.
+pub(crate) async fn present(agent: &Agent, held: &Held) -> Result<Option<LeaseInfo>> {
+    let until = held.state().valid_until;
+    let timeout = agent.clock.sleep(attempt_timeout(agent.clock.uptime(), until));
+    tokio::select! {
+        biased;
+        info = read(agent, &held.key) => info,
+        () = timeout => Err(Error::unavailable(agent.backend(), "no answer in time")),
+    }
+}
+
 /// Reads what has become of a lease of ours. Bounded by what is left of it.
 pub(crate) async fn found(agent: &Agent, held: &Held) -> Result<Found> {
     let until = held.state().valid_until;
-    let timeout = agent.clock.sleep(attempt_timeout(agent.clock.uptime(), until));
-    let answer = tokio::select! {
-        biased;
-        answer = agent.store.get(&held.key) => answer?,
-        () = timeout => {
-            return Err(Error::unavailable(agent.backend(), "no answer in time"));
-        }
-    };
-    if let Some(object) = answer {
-        let info = LeaseInfo::read(&object, agent.backend())?;
+    if let Some(info) = present(agent, held).await? {
         if *info.nonce == *held.nonce {
             return Ok(Found::Ours(info.revision));
         }
