@@ -7,6 +7,7 @@ mod common;
 mod elector;
 mod faults;
 mod processes;
+mod rights;
 mod visible;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ fn main() {
             visible::add(trials);
             elector::add(trials);
             faults::add(trials);
+            rights::add(trials);
             processes::add(trials, real_cluster());
         },
     )
