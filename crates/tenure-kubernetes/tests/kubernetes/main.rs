@@ -3,6 +3,7 @@
 //! All of it runs on a stand-in API server. What needs no faults of the server also runs on a real
 //! cluster, if `TENURE_TEST_KUBECONFIG` names a kubeconfig whose current context may be written to.
 
+mod cluster;
 mod common;
 mod elector;
 mod faults;
