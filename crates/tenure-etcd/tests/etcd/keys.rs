@@ -10,6 +10,7 @@ use tenure::lease::{Coordinator, Namespace, Scope, Terms};
 use tenure::store::{Commit, Expect, Query, Touch, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
+use tenure_etcd::{EtcdStore, Options};
 use tenure_testkit::Etcd;
 
 use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put};
@@ -256,7 +257,11 @@ async fn renames(server: Server) -> Outcome {
 
 async fn ten_thousand(server: Server) -> Outcome {
     const MANY: usize = 10_000;
-    let store = connect(&server.fresh()).await?;
+    // As long as a busy machine takes: this is about one request, not about its speed.
+    let patience = Duration::from_secs(60);
+    let options = Options::new([server.0.address(0)]).prefix("ten-thousand");
+    let store = EtcdStore::connect_with(options.timeout(patience).attempt(patience / 2)).await?;
+    let store = store.into_store().with_timeout(patience);
     let life = Duration::from_secs(120);
     let mut touches = Vec::with_capacity(MANY);
     let ids: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
