@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tenure::store::decide::{Change, Decision};
 use tenure::store::{Commit, Committed, Expect, WriteResult, Written};
 use tenure::{Key, Object, Result};
@@ -52,12 +53,14 @@ impl Plan {
         leases: Taking,
     ) -> Result<Self> {
         let mut this = Self::default();
+        let taken = spares(shared, snapshot, decision, leases).await?;
+        this.spares = taken.iter().copied().flatten().collect();
         let mut names: BTreeMap<(String, String), Option<(String, i64)>> = BTreeMap::new();
-        for change in decision.steps.iter().flat_map(|step| &step.changes) {
+        for (change, spare) in changes(decision).zip(taken) {
             match change {
                 Change::Put { row, .. } => {
                     let before = snapshot.object(&row.object.key);
-                    let put = this.put(shared, &row.object, before, leases).await?;
+                    let put = this.put(shared, &row.object, before, spare, leases.now);
                     claim_names(&mut names, &put, before);
                     this.puts.push(put);
                 }
@@ -87,31 +90,25 @@ impl Plan {
         Ok(this)
     }
 
-    async fn put(
+    fn put(
         &mut self,
         shared: &Shared,
         object: &Arc<Object>,
         before: Option<&Arc<Known>>,
-        leases: Taking,
-    ) -> Result<Known> {
-        let life = object.ttl.map_or(0, |ttl| ttl.as_secs());
-        let kept = before.filter(|before| life > 0 && before.life == life && before.lease != 0);
-        let (lease, mut since) = match kept {
-            Some(before) => (before.lease, before.since),
-            None if life == 0 => (0, None),
-            None => {
-                let spare = match shared.leases.at_hand(life, leases.fresh) {
-                    Some(spare) => spare,
-                    None => Box::pin(shared.leases.grant(life, leases.budget)).await?,
-                };
-                self.spares.push(spare);
-                (spare.id, Some(spare.certain))
-            }
+        spare: Option<Spare>,
+        now: Duration,
+    ) -> Known {
+        let life = life(object);
+        let kept = kept(object, before);
+        let (lease, mut since) = match (kept, spare) {
+            (Some(before), _) => (before.lease, before.since),
+            (None, Some(spare)) => (spare.id, Some(spare.certain)),
+            (None, None) => (0, None),
         };
         let whole = Duration::from_secs(grace(life));
-        if lease != 0 && since.is_none_or(|since| leases.now.saturating_sub(since) >= whole) {
+        if lease != 0 && since.is_none_or(|since| now.saturating_sub(since) >= whole) {
             self.renewed.push(lease);
-            since = Some(leases.now);
+            since = Some(now);
         }
         if kept.is_none() {
             self.freed.extend(before.filter(|before| before.lease != 0).cloned());
@@ -120,7 +117,7 @@ impl Plan {
         let value = envelope::write(object, OWN, skipped);
         self.success(put(shared.keys.object(&object.key), value, lease));
         let object = Arc::clone(object);
-        Ok(Known { object, modified: 0, lease, life, skipped, since })
+        Known { object, modified: 0, lease, life, skipped, since }
     }
 
     fn success(&mut self, operation: RequestOp) {
@@ -157,6 +154,77 @@ pub(crate) struct Taking {
     pub(crate) budget: Budget,
     /// When this attempt began: lives count from here.
     pub(crate) now: Duration,
+}
+
+fn changes(decision: &Decision) -> impl Iterator<Item = &Change> {
+    decision.steps.iter().flat_map(|step| &step.changes)
+}
+
+/// The life of an object in seconds; 0 if it has none.
+fn life(object: &Object) -> u64 {
+    object.ttl.map_or(0, |ttl| ttl.as_secs())
+}
+
+/// What was there before, if its lease serves on.
+fn kept<'a>(object: &Object, before: Option<&'a Arc<Known>>) -> Option<&'a Arc<Known>> {
+    let life = life(object);
+    before.filter(|before| life > 0 && before.life == life && before.lease != 0)
+}
+
+/// For every change, the lease it needs if it needs one. What is not at hand is granted together, so
+/// that a commit of many objects waits for it once.
+async fn spares(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    decision: &Decision,
+    leases: Taking,
+) -> Result<Vec<Option<Spare>>> {
+    let mut missing = Vec::new();
+    let mut taken = Vec::new();
+    for change in changes(decision) {
+        let life = match change {
+            Change::Put { row, .. } => {
+                let before = snapshot.object(&row.object.key);
+                kept(&row.object, before).map_or_else(|| life(&row.object), |_| 0)
+            }
+            Change::Remove { .. } => 0,
+        };
+        let spare = match life {
+            0 => None,
+            life => shared.leases.at_hand(life, leases.fresh),
+        };
+        if life > 0 && spare.is_none() {
+            missing.push((taken.len(), life));
+        }
+        taken.push(spare);
+    }
+    if !missing.is_empty() {
+        Box::pin(grant(shared, &missing, &mut taken, leases.budget)).await?;
+    }
+    Ok(taken)
+}
+
+/// Has the leases granted that are not at hand, each for its place.
+async fn grant(
+    shared: &Shared,
+    missing: &[(usize, u64)],
+    taken: &mut [Option<Spare>],
+    budget: Budget,
+) -> Result<()> {
+    let granting = missing.iter().map(|(_, life)| shared.leases.grant(*life, budget));
+    let mut failed = Ok(());
+    for ((place, _), granted) in missing.iter().zip(join_all(granting).await) {
+        match granted {
+            Ok(spare) => taken[*place] = Some(spare),
+            Err(error) => failed = Err(error),
+        }
+    }
+    if failed.is_err() {
+        for spare in taken.iter().copied().flatten() {
+            shared.leases.give(spare);
+        }
+    }
+    failed
 }
 
 /// Notes what happens to the names of one object. A name that one object gives up and another takes

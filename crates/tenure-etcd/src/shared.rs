@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tenure::{Error, Result};
@@ -17,6 +18,9 @@ use crate::link::Link;
 use crate::snapshot::check_level;
 use crate::wire::{RangeRequest, RangeResponse, path};
 use tenure::store::home::Home;
+
+/// Before keep-alives that did not count are tried again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Shared {
     pub(crate) keys: Keys,
@@ -89,7 +93,15 @@ impl Shared {
             match answers {
                 Ok((renewed, Ok(term))) => match believed(renewed, term) {
                     Ok(renewed) => return Ok(renewed),
-                    Err(doubt) => why = doubt,
+                    Err(doubt) => {
+                        why = doubt.why;
+                        if doubt.broken {
+                            self.endpoints.fail(&link);
+                        }
+                        // A server may go on to answer reads and to break keep-alives at once.
+                        let pause = self.endpoints.left(budget).min(PAUSE);
+                        tokio::time::sleep(pause).await;
+                    }
                 },
                 Ok((_, Err(fault))) => {
                     why = fault.of_read().to_string();
@@ -113,18 +125,25 @@ impl Shared {
     }
 }
 
+/// Why keep-alives do not count.
+pub(crate) struct Doubt {
+    why: String,
+    /// They were not answered; another server may do better.
+    broken: bool,
+}
+
 /// The answers, if all of them count in this term; else what to try again for.
 pub(crate) fn believed(
     renewed: Vec<Result<Renewed, Fault>>,
     term: u64,
-) -> Result<Vec<Result<(), Fault>>, String> {
+) -> Result<Vec<Result<(), Fault>>, Doubt> {
     let mut answers = Vec::with_capacity(renewed.len());
     for answer in renewed {
         answers.push(match answer {
             Ok(renewed) if renewed.term == term => Ok(()),
-            Ok(_) => return Err("the leader changed".into()),
+            Ok(_) => return Err(Doubt { why: "the leader changed".into(), broken: false }),
             Err(Fault::NoLease) => Err(Fault::NoLease),
-            Err(fault) => return Err(fault.of_read().to_string()),
+            Err(fault) => return Err(Doubt { why: fault.of_read().to_string(), broken: true }),
         });
     }
     Ok(answers)

@@ -9,10 +9,14 @@ use tenure::Error;
 
 use crate::BACKEND;
 
+/// The reasons of a 409: a PUT or DELETE of an older state, and a POST of what is there.
+const OVERTAKEN: [&str; 2] = ["Conflict", "AlreadyExists"];
+
 /// How a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// 409: somebody was faster. Nothing was applied.
+    /// 409 because of a conflict, or because it already exists: somebody was faster. Nothing was
+    /// applied.
     Overtaken,
     /// 404.
     Missing(String),
@@ -53,7 +57,9 @@ impl From<Status> for Failure {
             401 => Self::Unauthenticated(why),
             403 => Self::Forbidden(why),
             404 => Self::Missing(why),
-            409 => Self::Overtaken,
+            409 if OVERTAKEN.contains(&&*status.reason) => Self::Overtaken,
+            // Not in the words of an API server about a Lease, so who knows what it means.
+            409 => Self::Unsettled(why),
             410 => Self::Gone,
             429 => Self::Busy(why),
             400..=499 => Self::Refused(why),

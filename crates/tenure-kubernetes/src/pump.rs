@@ -30,7 +30,7 @@ use crate::wire;
 
 /// After the last watcher has left, the watch goes on for this long, in case another one comes.
 const LINGER: Duration = Duration::from_secs(5);
-/// Between attempts to reach a server that cannot be reached: the first, and the longest.
+/// Between attempts at a watch that breaks or is closed at once: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 /// Before an end that could not be made sure of is looked at again.
@@ -109,15 +109,9 @@ async fn pump(shared: &Arc<Shared>, ring: &Arc<Ring>) -> Error {
     ring.open();
     let mut pause = PAUSE;
     loop {
+        let (from, began) = (view.head, shared.clock.uptime());
         let ended = match shared.api.watch(view.head).await {
-            Ok(events) => {
-                let from = view.head;
-                let ended = follow(shared, ring, &mut view, events).await;
-                if view.head > from {
-                    pause = PAUSE;
-                }
-                ended
-            }
+            Ok(events) => follow(shared, ring, &mut view, events).await,
             Err(Failure::Gone) => Ended::Gone,
             Err(failure) => Ended::Broken(failure.of_read()),
         };
@@ -125,11 +119,19 @@ async fn pump(shared: &Arc<Shared>, ring: &Arc<Ring>) -> Error {
             Ended::Idle => return Error::unavailable(BACKEND, "nobody watches"),
             Ended::Gone => return Error::Compacted { requested: view.head, oldest: view.head },
             Ended::Closed => {}
-            Ended::Broken(error) => {
+            Ended::Broken(ref error) => {
                 tracing::debug!(%error, "the watch of leases broke; taking it up again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONG_PAUSE);
             }
+        }
+        let lasted = shared.clock.uptime().saturating_sub(began);
+        if view.head > from || lasted >= LONG_PAUSE {
+            pause = PAUSE;
+        }
+        // One that was closed in order goes on at once, unless it never told anything: what stands
+        // between us and the server may close every one of them.
+        if view.head == from || matches!(ended, Ended::Broken(_)) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONG_PAUSE);
         }
     }
 }

@@ -12,7 +12,7 @@ use tenure::{Error, Result};
 
 use crate::BACKEND;
 use crate::connection::{Connection, parse};
-use crate::info::{Info, InfoReply};
+use crate::info::{Info, InfoReply, NO_STREAM};
 use crate::subject::Subjects;
 
 /// How long a marker of an end stays: as long as a watcher may be away and still hear of it.
@@ -107,6 +107,9 @@ fn republish_flags(subjects: &Subjects) -> String {
 /// write, so it begins with the first watch that anybody opens.
 pub(crate) async fn tell_news(connection: &Connection) -> Result<()> {
     let info: serde_json::Value = connection.read("STREAM.INFO", &json!({})).await?;
+    if info["error"]["err_code"] == json!(NO_STREAM) {
+        return Err(connection.gone());
+    }
     let mut config = info["config"].clone();
     if !config["republish"].is_null() {
         return Ok(());

@@ -4,7 +4,8 @@
 //! A write begins with what this process remembers, or for a creation with the guess that nothing
 //! is there. If the server accepts it, that was so, and one exchange was all. If it does not, or if
 //! the rules would refuse on grounds that are only remembered, the object is read from its leader
-//! and the rules are asked again. So nobody is ever refused because of something stale.
+//! and the rules are asked again. So nobody is ever refused because of something stale, and what needs
+//! no write is confirmed by the replicas before it is said.
 //!
 //! What seldom happens is boxed: a commit is a future on the heap, and a small one costs less to make.
 
@@ -106,7 +107,14 @@ impl Shared {
         for attempt in 0..ATTEMPTS {
             let base = self.look(subject, key).await?;
             let (committed, replacement) = self.decide(commit, &base)?;
-            let Some(replacement) = replacement else { return Ok(committed) };
+            let Some(replacement) = replacement else {
+                // Nothing is written, so that nothing else would notice a read of the past.
+                if self.is_still(subject, &base).await? {
+                    return Ok(committed);
+                }
+                breathe(attempt).await;
+                continue;
+            };
             sent.store(true, Ordering::Relaxed);
             match self.publish(subject, &base, replacement).await? {
                 Published::Stored(known) => return Ok(settled(committed, known.sequence)),

@@ -9,7 +9,7 @@
 //! store and serves requests made there: it saves a change of threads on the way out and back, and
 //! whoever asks on a runtime is proof that it runs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::client::{RequestError, RequestErrorKind};
@@ -121,6 +121,8 @@ pub(crate) struct Connection {
     pub(crate) options: Options,
     pub(crate) time: ServerTime,
     pub(crate) home: Home,
+    /// How many servers keep the bucket, as its leader last said; 0 before that.
+    pub(crate) replicas: AtomicUsize,
     closed: AtomicBool,
 }
 
@@ -131,8 +133,8 @@ impl Connection {
         let near = Near::open(target, &options).await?;
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
-        let closed = AtomicBool::new(false);
-        Ok(Self { line, near, subjects, options, time, home, closed })
+        let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { line, near, subjects, options, time, home, replicas, closed })
     }
 
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
@@ -153,6 +155,11 @@ impl Connection {
     /// Whether a request from here would leave at once.
     pub(crate) fn is_up(&self) -> bool {
         self.line(self.near.home.is_here()).link.borrow().up
+    }
+
+    /// How many servers keep the bucket.
+    pub(crate) fn replicas(&self) -> usize {
+        self.replicas.load(Ordering::Relaxed)
     }
 
     fn line(&self, near: bool) -> &Line {

@@ -2,6 +2,7 @@
 //! subjects it holds.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use async_nats::jetstream::stream::Config;
 use serde::Deserialize;
@@ -21,9 +22,24 @@ pub(crate) struct InfoReply {
     pub(crate) error: Option<ApiError>,
     pub(crate) config: Option<Config>,
     state: Option<State>,
+    cluster: Option<Cluster>,
+    #[serde(default)]
+    created: String,
     ts: Option<String>,
     #[serde(default)]
     total: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cluster {
+    leader: Option<String>,
+    #[serde(default)]
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Replica {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,6 +54,10 @@ struct State {
 pub(crate) struct Info {
     pub(crate) config: Config,
     pub(crate) last_sequence: u64,
+    /// When it was made.
+    pub(crate) created: String,
+    /// The names of the servers that keep it, where it is said: a server by itself does not.
+    pub(crate) keepers: Vec<String>,
 }
 
 impl Connection {
@@ -47,8 +67,10 @@ impl Connection {
         if reply.error.as_ref().is_some_and(|error| error.err_code == NO_STREAM) {
             return Ok(None);
         }
+        let (created, keepers) = (reply.created.clone(), reply.keepers());
         let (config, state, _) = reply.whole()?;
-        Ok(Some(Info { config, last_sequence: state.last_seq }))
+        self.replicas.store(config.num_replicas, Ordering::Relaxed);
+        Ok(Some(Info { config, last_sequence: state.last_seq, created, keepers }))
     }
 
     /// The bucket's last sequence.
@@ -95,6 +117,12 @@ impl Connection {
 }
 
 impl InfoReply {
+    fn keepers(&self) -> Vec<String> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let followers = cluster.replicas.iter().map(|replica| replica.name.clone());
+        cluster.leader.iter().cloned().chain(followers).collect()
+    }
+
     fn whole(self) -> Result<(Config, State, usize)> {
         if let Some(error) = self.error {
             return Err(Error::unavailable(BACKEND, error.description));

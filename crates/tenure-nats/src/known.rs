@@ -77,6 +77,11 @@ impl Memory {
         generations.old.remove(subject);
     }
 
+    /// The bucket is not the one that all this was known of.
+    pub(crate) fn forget_all(&self) {
+        *self.lock() = Generations::default();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Generations> {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }

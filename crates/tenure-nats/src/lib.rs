@@ -69,7 +69,6 @@ pub struct NatsStore {
 struct Handle {
     shared: Arc<Shared>,
     capabilities: Capabilities,
-    replicas: usize,
 }
 
 impl NatsStore {
@@ -91,19 +90,18 @@ impl NatsStore {
         let connection = Connection::open(&target, options).await?;
         let info = bucket::open(&connection).await?;
         let mut capabilities = capabilities();
-        capabilities.durability = monitor::durability(&info.config, &connection.options).await?;
+        capabilities.durability = monitor::durability(&info, &connection).await?;
         let room = connection.line.client.max_payload().saturating_sub(OVERHEAD_BYTES);
         let limits = &mut capabilities.limits;
         limits.payload_bytes = limits.payload_bytes.min(room);
-        let replicas = info.config.num_replicas;
-        tracing::debug!(bucket = target.bucket, replicas, "connected");
+        tracing::debug!(bucket = target.bucket, replicas = connection.replicas(), "connected");
         let shared = Arc::new(Shared::new(connection));
-        Ok(Self { handle: Arc::new(Handle { shared, capabilities, replicas }) })
+        Ok(Self { handle: Arc::new(Handle { shared, capabilities }) })
     }
 
     /// How many servers keep the bucket. One that fails takes the store along if it is alone.
     pub fn replicas(&self) -> usize {
-        self.handle.replicas
+        self.handle.shared.replicas()
     }
 
     /// A handle to program against.

@@ -1,11 +1,13 @@
 //! What the servers' disks promise: read from a monitoring endpoint, or stated by the operator.
 //!
-//! A client of NATS cannot ask when the server flushes. The monitoring endpoint tells; without one,
-//! and without a statement in the URL, the durability is declared to be the server's business.
+//! A client of NATS cannot ask when the servers flush. Their monitoring endpoints tell, each for its
+//! own server; unless all that keep the bucket were asked, and without a statement in the URL, the
+//! durability is declared to be the servers' business.
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{Config, StorageType};
+use async_nats::jetstream::stream::StorageType;
+use futures::future::try_join_all;
 use serde::Deserialize;
 use tenure::store::Durability;
 use tenure::{Error, Result};
@@ -13,18 +15,26 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::BACKEND;
-use crate::options::{Options, Sync};
+use crate::connection::Connection;
+use crate::info::Info;
+use crate::options::Sync;
 
 /// The most an answer may hold.
 const ANSWER_BYTES: u64 = 1024 * 1024;
 
-/// What an acknowledged write survives.
-pub(crate) async fn durability(config: &Config, options: &Options) -> Result<Durability> {
-    if config.storage == StorageType::Memory {
+/// What an acknowledged write survives: the weakest promise of those that keep the bucket. If one of
+/// them was not asked, nothing is known.
+pub(crate) async fn durability(info: &Info, connection: &Connection) -> Result<Durability> {
+    let options = &connection.options;
+    if info.config.storage == StorageType::Memory {
         return Ok(Durability::Volatile);
     }
     let sync = match &options.monitor {
-        Some(url) => Some(ask(url, options.connect_timeout).await?),
+        Some(urls) => {
+            let asking = urls.split(',').map(|url| ask(url, options.connect_timeout));
+            let told = try_join_all(asking).await?;
+            weakest(&told, &keepers(info, connection))
+        }
         None => options.sync,
     };
     Ok(match sync {
@@ -34,7 +44,37 @@ pub(crate) async fn durability(config: &Config, options: &Options) -> Result<Dur
     })
 }
 
-async fn ask(url: &str, timeout: Duration) -> Result<Sync> {
+/// The servers that keep the bucket, by name.
+fn keepers(info: &Info, connection: &Connection) -> Vec<String> {
+    if info.keepers.is_empty() {
+        // No cluster, so it is the one we talk to.
+        return vec![connection.line.client.server_info().server_name];
+    }
+    info.keepers.clone()
+}
+
+/// The longest that one of the keepers waits before it flushes; `None` if one of them did not tell.
+fn weakest(told: &[Told], keepers: &[String]) -> Option<Sync> {
+    let mut weakest = Sync::Always;
+    for keeper in keepers {
+        let sync = told.iter().find(|told| told.server == *keeper)?.sync;
+        weakest = match (weakest, sync) {
+            (Sync::Every(a), Sync::Every(b)) => Sync::Every(a.max(b)),
+            (Sync::Every(a), Sync::Always) | (Sync::Always, Sync::Every(a)) => Sync::Every(a),
+            (Sync::Always, Sync::Always) => Sync::Always,
+        };
+    }
+    Some(weakest)
+}
+
+/// What one server says of itself.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    server: String,
+    sync: Sync,
+}
+
+async fn ask(url: &str, timeout: Duration) -> Result<Told> {
     let failed = |why: String| {
         Error::unavailable(BACKEND, format!("monitoring endpoint {url} does not tell: {why}"))
     };
@@ -57,6 +97,8 @@ async fn fetch(address: &str) -> std::io::Result<String> {
 
 #[derive(Deserialize)]
 struct Varz {
+    #[serde(default)]
+    server_name: String,
     jetstream: Option<JetStream>,
 }
 
@@ -72,15 +114,16 @@ struct JetStreamConfig {
     sync_interval: Option<u64>,
 }
 
-fn read(answer: &str) -> Result<Sync, &'static str> {
+fn read(answer: &str) -> Result<Told, &'static str> {
     let body = answer.split_once("\r\n\r\n").ok_or("it does not speak HTTP")?.1;
     let varz: Varz = serde_json::from_str(body).map_err(|_| "it is no NATS server's")?;
     let config = varz.jetstream.and_then(|jetstream| jetstream.config).ok_or("JetStream is off")?;
-    match config.sync_interval {
-        _ if config.sync_always => Ok(Sync::Always),
-        Some(nanos) => Ok(Sync::Every(Duration::from_nanos(nanos))),
-        None => Err("the server does not say when it flushes"),
-    }
+    let sync = match config.sync_interval {
+        _ if config.sync_always => Sync::Always,
+        Some(nanos) => Sync::Every(Duration::from_nanos(nanos)),
+        None => return Err("the server does not say when it flushes"),
+    };
+    Ok(Told { server: varz.server_name, sync })
 }
 
 #[cfg(test)]
@@ -90,10 +133,29 @@ mod tests {
     #[test]
     fn answers_are_understood_or_refused() {
         let answer = |body: &str| read(&format!("HTTP/1.0 200 OK\r\nX: y\r\n\r\n{body}"));
-        let every = r#"{"jetstream":{"config":{"sync_interval":120000000000}}}"#;
-        assert_eq!(answer(every), Ok(Sync::Every(Duration::from_secs(120))));
-        let always = r#"{"jetstream":{"config":{"sync_interval":1,"sync_always":true}}}"#;
-        assert_eq!(answer(always), Ok(Sync::Always));
+        let told = |sync| Ok(Told { server: "n1".into(), sync });
+        let every = r#"{"server_name":"n1","jetstream":{"config":{"sync_interval":120000000000}}}"#;
+        assert_eq!(answer(every), told(Sync::Every(Duration::from_secs(120))));
+        let always =
+            r#"{"server_name":"n1","jetstream":{"config":{"sync_interval":1,"sync_always":true}}}"#;
+        assert_eq!(answer(always), told(Sync::Always));
         assert!(answer("{}").is_err() && answer("hello").is_err() && read("").is_err());
+    }
+
+    #[test]
+    fn a_bucket_is_as_durable_as_the_weakest_of_its_servers() {
+        let (often, seldom) =
+            (Sync::Every(Duration::from_secs(1)), Sync::Every(Duration::from_secs(120)));
+        let told = [("a", Sync::Always), ("b", Sync::Always), ("c", often), ("d", seldom)];
+        let told = told.map(|(server, sync)| Told { server: server.into(), sync });
+        let weakest = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            weakest(&told, &names)
+        };
+        assert_eq!(weakest(&["a", "b"]), Some(Sync::Always));
+        assert_eq!(weakest(&["a", "c", "b"]), Some(often));
+        assert_eq!(weakest(&["d", "c", "a"]), Some(seldom));
+        // Nobody asked the third one.
+        assert_eq!(weakest(&["a", "b", "e"]), None);
     }
 }

@@ -101,7 +101,8 @@ impl Options {
         self
     }
 
-    /// Asks this monitoring endpoint (`http://host:8222`) when the server flushes.
+    /// Asks these monitoring endpoints (`http://host:8222`, several with commas between) when their
+    /// servers flush. Unless all servers that keep the bucket are asked, nothing is declared.
     #[must_use]
     pub fn monitor(mut self, url: impl Into<String>) -> Self {
         self.monitor = Some(url.into());

@@ -14,7 +14,7 @@ use crate::bucket::MARKER_LIFE;
 use crate::connection::parse;
 use crate::envelope::{self, OWN};
 use crate::shared::Shared;
-use crate::stored::{ApiError, EXPECTED, Known, MARKER, OPERATION, TTL};
+use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, MARKER, OPERATION, TTL};
 
 /// The subject's last message is another one.
 const WRONG_SEQUENCE: u64 = 10071;
@@ -61,7 +61,7 @@ impl Shared {
         let sent = self.time.uptime();
         let patience = self.options.reply_timeout;
         let reply = self.ask(subject.to_owned(), Some(headers), payload, patience).await;
-        let ack: Ack = parse(&reply.map_err(|trouble| trouble.for_write())?.payload)?;
+        let ack = acknowledged(&reply.map_err(|trouble| trouble.for_write())?.payload)?;
         if let Some(error) = ack.error {
             self.memory.forget(subject);
             return refusal(&error).map(|()| Published::Refused);
@@ -76,6 +76,28 @@ impl Shared {
             Box::pin(self.confirm(subject)).await?;
         }
         Ok(Published::Stored(known))
+    }
+
+    /// Has the replicas agree that `base` is still what is there, and changes nothing: a message at a
+    /// subject that holds no object names the sequence of the other one. A leader that was deposed and
+    /// does not know it may answer a read with the past; this it cannot get stored. Where one server
+    /// keeps the bucket, its read is the present.
+    pub(crate) async fn is_still(&self, subject: &str, base: &Known) -> Result<bool> {
+        if self.replicas() == 1 {
+            return Ok(true);
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(EXPECTED, base.sequence.to_string());
+        headers.insert(EXPECTED_OF, subject);
+        // To other clients of the bucket there is nothing.
+        headers.insert(OPERATION, "PURGE");
+        let patience = self.options.reply_timeout;
+        let reply = self.ask(self.subjects.agreed(), Some(headers), Bytes::new(), patience).await;
+        let reply = reply.map_err(|trouble| trouble.for_read())?;
+        match parse::<Ack>(&reply.payload)?.error {
+            Some(error) => refusal(&error).map(|()| false),
+            None => Ok(true),
+        }
     }
 
     /// The server ends a life by publishing a marker that names no sequence. One that was under way
@@ -95,6 +117,11 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// The answer to a write. One that cannot be read says nothing about what was stored.
+fn acknowledged(payload: &[u8]) -> Result<Ack> {
+    parse(payload).map_err(|error| Error::unknown(BACKEND, error))
 }
 
 fn message(base: &Known, replacement: &Replacement) -> (HeaderMap, Bytes) {
@@ -153,6 +180,15 @@ fn refusal(error: &ApiError) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_read_settles_nothing() {
+        for odd in [&b""[..], b"+OK", b"{\"seq\":\"seven\"}", b"{\"seq\":7"] {
+            let error = acknowledged(odd).unwrap_err();
+            assert!(error.is_unknown(), "{error}");
+        }
+        assert_eq!(acknowledged(b"{\"stream\":\"KV_b\",\"seq\":7}").unwrap().seq, 7);
+    }
 
     #[test]
     fn errors_of_the_server_are_told_apart() {

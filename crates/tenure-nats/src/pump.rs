@@ -5,9 +5,13 @@
 //! bucket have no holes when they are drawn, and whatever it did not hear it reads from the bucket.
 //! What is no longer there then was replaced meanwhile, and watchers are told that they missed
 //! something. Behind it all, a slow look at the last sequence: silence proves nothing.
+//!
+//! Sequences can go back: a server that lost power may have lost what it had not flushed, and a bucket
+//! may be deleted and made anew. Whoever watches is told that history is gone then, and the next watch
+//! begins with another pump.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_nats::Subscriber;
@@ -15,7 +19,7 @@ use futures::StreamExt as _;
 use futures::stream::{self, TryStreamExt as _};
 use tenure::store::{Batch, Cause, Event, Feed, FeedLimits, Watch, WatchRequest};
 use tenure::{Error, Result};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::watch;
 
 use crate::BACKEND;
 use crate::bucket;
@@ -35,21 +39,32 @@ const GRACES: u32 = 12;
 /// Subjects whose end was told last.
 const ENDED: usize = 4_096;
 
-/// The pump, which starts with the first watch.
+/// The pump, which starts with the first watch, and anew after it has ended.
 #[derive(Default)]
 pub(crate) struct Pump {
-    tap: OnceCell<Tap>,
+    tap: Mutex<Option<Arc<Tap>>>,
+    /// One starts at a time.
+    starting: tokio::sync::Mutex<()>,
 }
 
 struct Tap {
     feed: Arc<Feed>,
+    /// How far it has heard; nobody sends any more once it has ended.
     heard: watch::Receiver<u64>,
 }
 
 impl Pump {
+    fn tap(&self) -> MutexGuard<'_, Option<Arc<Tap>>> {
+        self.tap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> Option<Arc<Tap>> {
+        self.tap().clone().filter(|tap| tap.heard.has_changed().is_ok())
+    }
+
     /// No more news, and everybody who waits for some is told.
     pub(crate) fn close(&self) {
-        if let Some(tap) = self.tap.get() {
+        if let Some(tap) = self.tap().as_ref() {
             tap.feed.close(Error::unavailable(BACKEND, "the store was closed"));
         }
     }
@@ -57,7 +72,7 @@ impl Pump {
 
 impl Shared {
     pub(crate) async fn watch(self: &Arc<Self>, request: &WatchRequest) -> Result<Watch> {
-        let tap = self.pump.tap.get_or_try_init(|| self.start_pump()).await?;
+        let tap = self.tap().await?;
         // What was acknowledged before this call is before the watch, so it must be behind us.
         let last = self.last_sequence().await?;
         let mut heard = tap.heard.clone();
@@ -67,6 +82,20 @@ impl Shared {
             Ok(Ok(_)) => tap.feed.watch(request, None),
             _ => Err(Error::unavailable(BACKEND, "the news of the bucket do not arrive")),
         }
+    }
+
+    /// The pump that runs, or a new one.
+    async fn tap(self: &Arc<Self>) -> Result<Arc<Tap>> {
+        if let Some(tap) = self.pump.running() {
+            return Ok(tap);
+        }
+        let _turn = self.pump.starting.lock().await;
+        if let Some(tap) = self.pump.running() {
+            return Ok(tap);
+        }
+        let tap = Arc::new(self.start_pump().await?);
+        *self.pump.tap() = Some(Arc::clone(&tap));
+        Ok(tap)
     }
 
     async fn start_pump(self: &Arc<Self>) -> Result<Tap> {
@@ -80,13 +109,16 @@ impl Shared {
         let told = self.line.client.subscribe(self.subjects.told()).await.map_err(|e| lost(&e))?;
         // Subscribed for certain before this is asked, so everything after it is told to us.
         self.line.client.flush().await.map_err(|e| lost(&e))?;
-        let head = self.last_sequence().await?;
+        let info = self.info().await?.ok_or_else(|| self.gone())?;
+        let head = info.last_sequence;
         let feed = Arc::new(Feed::new(head, FeedLimits::default()));
         let (position, heard) = watch::channel(head);
         let worker = Worker {
             shared: Arc::downgrade(self),
             feed: Arc::clone(&feed),
             position,
+            created: info.created,
+            newest_ns: None,
             ended: Ended::default(),
             behind: None,
             was_cut: false,
@@ -101,6 +133,10 @@ struct Worker {
     feed: Arc<Feed>,
     /// Every message up to this one was told or needs no telling.
     position: watch::Sender<u64>,
+    /// When the bucket was made: another one of the same name is another one.
+    created: String,
+    /// When the message at the position was stored, by the server's clock, if it was told.
+    newest_ns: Option<i128>,
     ended: Ended,
     behind: Option<Behind>,
     /// The connection was away, and what was told meanwhile was told to nobody.
@@ -133,15 +169,32 @@ impl Worker {
             if shared.is_closed() {
                 break;
             }
-            match news {
+            let end = match news {
                 Some(message) => {
                     let headers = message.headers.unwrap_or_default();
-                    if let Some(stored) = Stored::told(&headers, message.payload) {
-                        self.hear(&shared, stored).await;
+                    match Stored::told(&headers, message.payload) {
+                        Some(stored) => self.hear(&shared, stored).await,
+                        None => None,
                     }
                 }
-                None if link.borrow().up => look_in = self.look(&shared, poll).await,
-                None => look_in = poll,
+                None if link.borrow().up => match self.look(&shared, poll).await {
+                    Ok(again) => {
+                        look_in = again;
+                        None
+                    }
+                    Err(end) => Some(end),
+                },
+                None => {
+                    look_in = poll;
+                    None
+                }
+            };
+            if let Some(end) = end {
+                tracing::warn!(%end, "the news of the bucket end here");
+                // Whatever is remembered was said of messages that are gone.
+                shared.memory.forget_all();
+                self.feed.close(end);
+                return;
             }
         }
         self.feed.close(Error::unavailable(BACKEND, "the store was closed"));
@@ -151,9 +204,19 @@ impl Worker {
         *self.position.borrow()
     }
 
-    /// One message that was told.
-    async fn hear(&mut self, shared: &Shared, stored: Stored) {
+    /// The sequences went back to this one: whoever watches has to list again.
+    fn went_back(&self, last: u64) -> Error {
+        Error::Compacted { requested: self.position(), oldest: last }
+    }
+
+    /// One message that was told; the reason to end if the sequences have gone back.
+    async fn hear(&mut self, shared: &Shared, stored: Stored) -> Option<Error> {
         let sequence = stored.sequence;
+        // What was read back may be told once more, later. What is new is stored later.
+        let is_newer = self.newest_ns.is_some_and(|newest| stored.time_ns > newest);
+        if sequence <= self.position() && is_newer {
+            return Some(self.went_back(sequence));
+        }
         if sequence > self.position() + 1 {
             // They are told in order, so what was skipped will not come.
             self.catch_up(shared, sequence - 1, true).await;
@@ -161,19 +224,27 @@ impl Worker {
         if sequence == self.position() + 1 {
             self.tell(shared, &stored);
         }
+        None
     }
 
-    /// Compares with the server; says when to look again.
-    async fn look(&mut self, shared: &Shared, poll: Duration) -> Duration {
-        let Ok(last) = shared.last_sequence().await else { return poll };
-        let position = self.position();
-        match self.behind.take() {
+    /// Compares with the server; says when to look again, or why to end.
+    async fn look(&mut self, shared: &Shared, poll: Duration) -> Result<Duration> {
+        let info = match shared.info().await {
+            Ok(Some(info)) => info,
+            Ok(None) => return Err(shared.gone()),
+            Err(_) => return Ok(poll),
+        };
+        let (last, position) = (info.last_sequence, self.position());
+        if last < position || info.created != self.created {
+            return Err(self.went_back(last));
+        }
+        Ok(match self.behind.take() {
             Some(behind) if behind.last > position => {
                 let is_lost = behind.graces == 0 || self.was_cut;
                 if !self.catch_up(shared, behind.last, is_lost).await {
                     let graces = behind.graces.saturating_sub(1);
                     self.behind = Some(Behind { graces, ..behind });
-                    return GRACE;
+                    return Ok(GRACE);
                 }
                 self.was_cut = false;
                 poll
@@ -186,7 +257,7 @@ impl Worker {
                 self.was_cut = false;
                 poll
             }
-        }
+        })
     }
 
     /// Reads what was not heard, up to this sequence. `false` if it cannot be read and may still be on
@@ -204,6 +275,7 @@ impl Worker {
                 tracing::info!(after = position, until, "watchers missed changes and list again");
                 self.feed.reset(until);
                 self.position.send_replace(until);
+                self.newest_ns = None;
             }
             // Not now; the next message or look tries again.
             Err(error) => tracing::debug!(%error, "cannot read what was missed"),
@@ -216,6 +288,7 @@ impl Worker {
             let batch = Batch { revision: stored.sequence, events: vec![event] };
             self.feed.publish([Arc::new(batch)]);
         }
+        self.newest_ns = Some(stored.time_ns);
         self.position.send_replace(stored.sequence);
     }
 

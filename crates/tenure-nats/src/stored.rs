@@ -18,6 +18,8 @@ use crate::{BACKEND, envelope};
 pub(crate) const TTL: &str = "Nats-TTL";
 /// The sequence that the subject's last message must have, 0 for none.
 pub(crate) const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// The subject that [`EXPECTED`] is about, if it is not the message's own.
+pub(crate) const EXPECTED_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// Set on every marker: the server's, and ours, so that the server takes ours for one when it ends.
 pub(crate) const MARKER: &str = "Nats-Marker-Reason";
 /// What other clients of the bucket know a deletion by.
@@ -60,7 +62,8 @@ struct RawMessage {
 pub(crate) struct Stored {
     pub(crate) subject: String,
     pub(crate) sequence: u64,
-    time_ns: i128,
+    /// When it was stored, by the server's clock.
+    pub(crate) time_ns: i128,
     life: Option<Duration>,
     /// Why the object is gone, if this is a marker.
     pub(crate) gone: Option<Cause>,

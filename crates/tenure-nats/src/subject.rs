@@ -58,6 +58,11 @@ impl Subjects {
         format!("{}>", self.stored)
     }
 
+    /// Where replicas agree on what they hold, one token after the bucket: no object is kept there.
+    pub(crate) fn agreed(&self) -> String {
+        format!("{}agreed", self.stored)
+    }
+
     /// Where the server tells of everything that it stored.
     pub(crate) fn told(&self) -> String {
         format!("{}>", self.told)

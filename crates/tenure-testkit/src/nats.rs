@@ -238,6 +238,19 @@ impl Nats {
         self.wait_until_ready(n)
     }
 
+    /// Notes what a stopped server has on its disk, for [`Nats::put_back`].
+    pub fn save(&self, n: usize) -> Result<()> {
+        let data = self.folder().join(&self.servers[n].name);
+        replace(&data, &data.with_extension("saved"))
+    }
+
+    /// Gives a stopped server the disk back that it had when it was saved: all that came later is
+    /// lost, as in a power cut before it was flushed.
+    pub fn put_back(&self, n: usize) -> Result<()> {
+        let data = self.folder().join(&self.servers[n].name);
+        replace(&data.with_extension("saved"), &data)
+    }
+
     /// Freezes a server: connections stay open and nobody answers. Returns when it has stopped.
     pub fn pause(&self, n: usize) -> Result<()> {
         self.signal(n, Signal::STOP)?;
@@ -284,6 +297,18 @@ impl Drop for Nats {
         }
         self.folder.take();
         self.watchdog.dismiss();
+    }
+}
+
+/// A folder in the place of another.
+fn replace(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).context("emptying a folder")?;
+    }
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    match copied.context("copying a folder")?.success() {
+        true => Ok(()),
+        false => bail!("{} was not copied", from.display()),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ struct Door {
     gone: AtomicBool,
     shut: AtomicBool,
     frozen: AtomicBool,
+    /// How long everything takes to pass, in milliseconds.
+    delay: AtomicU64,
     /// Peers that may not pass, by the name they give.
     barred: Mutex<HashSet<String>>,
 }
@@ -93,11 +95,18 @@ impl Proxy {
         self.door.frozen.store(true, Ordering::Release);
     }
 
+    /// Lets everything pass late: what comes together, together.
+    pub fn slow(&self, delay: Duration) {
+        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.door.delay.store(millis, Ordering::Release);
+    }
+
     /// Undoes all of these.
     pub fn open(&self) {
         self.door.barred().clear();
         self.door.shut.store(false, Ordering::Release);
         self.door.frozen.store(false, Ordering::Release);
+        self.door.delay.store(0, Ordering::Release);
     }
 }
 
@@ -167,6 +176,10 @@ fn pass(door: &Door, from: Option<String>, mut source: TcpStream, mut target: Tc
         // What was read before the door froze waits with everything else.
         while door.frozen.load(Ordering::Acquire) && door.lets_pass(from.as_deref()) {
             std::thread::sleep(TICK);
+        }
+        let delay = door.delay.load(Ordering::Acquire);
+        if delay > 0 {
+            std::thread::sleep(Duration::from_millis(delay));
         }
         if target.write_all(&buffer[..count]).is_err() {
             break;

@@ -6,6 +6,8 @@ mod holders;
 mod keys;
 mod outage;
 mod secure;
+mod sieve;
+mod unconfirmed;
 
 use common::{Server, connect};
 
@@ -17,6 +19,7 @@ fn main() {
             trials.suite("etcd", server.fresh());
             keys::add(trials, server);
             outage::add(trials, server);
+            unconfirmed::add(trials, server);
             secure::add(trials);
             cluster::add(trials);
             holders::add(trials, server);

@@ -1,6 +1,6 @@
 //! What the tests share: stand-ins, and short ways to say things.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,8 +55,13 @@ pub(crate) fn url(kubeconfig: &Path, namespace: &str) -> String {
 
 /// A real cluster to run on as well: the namespace of the kubeconfig's context, with a prefix.
 pub(crate) fn real_cluster() -> Option<String> {
-    let path = std::env::var("TENURE_TEST_KUBECONFIG").ok()?;
-    Some(format!("kubernetes://?kubeconfig={path}&prefix=tenure-test-"))
+    let path = real_kubeconfig()?;
+    Some(format!("kubernetes://?kubeconfig={}&prefix=tenure-test-", path.display()))
+}
+
+/// How to reach it.
+pub(crate) fn real_kubeconfig() -> Option<PathBuf> {
+    std::env::var_os("TENURE_TEST_KUBECONFIG").map(PathBuf::from)
 }
 
 pub(crate) async fn connect(url: &str) -> Result<Store> {

@@ -8,26 +8,26 @@ use tenure::clock::{Clock, ManualClock};
 use tenure::lease::{LEASE, LeaseInfo};
 use tenure::store::{Expect, Put, Touch};
 use tenure::{Error, Key};
+use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
-use tenure_testkit::ApiServer;
 
+use crate::cluster::{Cluster, everywhere};
 use crate::common::{
-    NAMESPACE, OrFail, Outcome, coordinator, ensure, ensure_eq, lease, open, open_with, options,
-    scope, soon, spec, standin, terms,
+    OrFail, Outcome, coordinator, ensure, ensure_eq, open_with, scope, soon, spec, terms,
 };
 
 pub(crate) fn add(trials: &mut Trials) {
-    trials.test("kubernetes::an_electors_lease_is_respected_until_it_expires", theirs);
-    trials.test("kubernetes::an_elector_respects_our_holder", ours);
-    trials.test("kubernetes::a_lease_without_a_duration_is_held_until_it_is_emptied", endless);
-    trials.test("kubernetes::a_waiter_is_woken_by_an_electors_expiry_and_release", waiter);
-    trials.test("kubernetes::old_annotations_say_nothing_about_a_new_holder", annotations);
+    everywhere(trials, "an_electors_lease_is_respected_until_it_expires", theirs);
+    everywhere(trials, "an_elector_respects_our_holder", ours);
+    everywhere(trials, "a_lease_without_a_duration_is_held_until_it_is_emptied", endless);
+    everywhere(trials, "a_waiter_is_woken_by_an_electors_expiry_and_release", waiter);
+    everywhere(trials, "old_annotations_say_nothing_about_a_new_holder", annotations);
 }
 
 /// An elector as client-go has it: what it last saw of the record, and when on its own steady clock.
 /// It reads times in whole seconds.
 struct Elector<'a> {
-    server: &'a ApiServer,
+    server: &'a Cluster,
     name: &'static str,
     identity: &'static str,
     duration: i64,
@@ -37,7 +37,7 @@ struct Elector<'a> {
 }
 
 impl<'a> Elector<'a> {
-    fn new(server: &'a ApiServer, name: &'static str, wall: &'static str) -> Self {
+    fn new(server: &'a Cluster, name: &'static str, wall: &'static str) -> Self {
         let identity = "elector-1_5f0e";
         Self { server, name, identity, duration: 15, wall, observed: None }
     }
@@ -58,12 +58,12 @@ impl<'a> Elector<'a> {
     }
 
     /// One try to acquire or renew at this instant of its own clock. Whether it leads.
-    fn acquire_or_renew(&mut self, now: Duration) -> bool {
-        let mut lease = lease(self.server, self.name);
+    async fn acquire_or_renew(&mut self, now: Duration) -> Result<bool, Failure> {
+        let mut lease = self.server.lease(self.name).await?;
         if lease.is_null() {
             let spec = self.record(0, self.wall);
             let made = json!({"metadata": {"name": self.name}, "spec": spec});
-            return self.server.create(NAMESPACE, made).0 == 201;
+            return Ok(self.server.create(made).await? == 201);
         }
         let record = Self::compared(&lease["spec"]);
         if self.observed.as_ref().is_none_or(|(seen, _)| *seen != record) {
@@ -74,21 +74,21 @@ impl<'a> Elector<'a> {
         let life = record["leaseDurationSeconds"].as_u64().unwrap_or_default();
         let valid = since + Duration::from_secs(life) > now;
         if !holder.is_empty() && valid && holder != self.identity {
-            return false;
+            return Ok(false);
         }
         let transitions = record["leaseTransitions"].as_i64().unwrap_or_default();
         lease["spec"] = match holder == self.identity {
             true => self.record(transitions, lease["spec"]["acquireTime"].as_str().unwrap_or("")),
             false => self.record(transitions + 1, self.wall),
         };
-        self.server.replace(NAMESPACE, self.name, lease).0 == 200
+        Ok(self.server.replace(self.name, lease).await? == 200)
     }
 
-    fn release(&self) -> bool {
-        let mut lease = lease(self.server, self.name);
+    async fn release(&self) -> Result<bool, Failure> {
+        let mut lease = self.server.lease(self.name).await?;
         lease["spec"]["holderIdentity"] = "".into();
         lease["spec"]["leaseDurationSeconds"] = 1.into();
-        self.server.replace(NAMESPACE, self.name, lease).0 == 200
+        Ok(self.server.replace(self.name, lease).await? == 200)
     }
 }
 
@@ -97,14 +97,13 @@ fn secs(seconds: u64) -> Duration {
 }
 
 /// Its clock is years ahead, and steps back while it holds.
-async fn theirs() -> Outcome {
-    let server = standin();
+async fn theirs(server: Cluster) -> Outcome {
     let clock = ManualClock::new();
-    let store = open_with(options(&server).clock(std::sync::Arc::new(clock.clone()))).await?;
+    let store = open_with(server.options().clock(std::sync::Arc::new(clock.clone()))).await?;
     let coordinator = coordinator(&store, "w")?;
     let scope = scope("lease/my-controller")?;
     let mut elector = Elector::new(&server, "my-controller", "2039-05-05T05:05:05.000000Z");
-    ensure!(elector.acquire_or_renew(clock.uptime()), "it could not begin");
+    ensure!(elector.acquire_or_renew(clock.uptime()).await?, "it could not begin");
     let held = |error: Error| match error {
         Error::Held { holder: Some(holder), .. } => holder,
         other => format!("{other:?}"),
@@ -116,7 +115,7 @@ async fn theirs() -> Outcome {
         clock.step_wall(-400_000_000);
         ensure!(coordinator.acquire(&scope, &terms(5)).await.is_err(), "taken while it lived");
         elector.wall = wall;
-        ensure!(elector.acquire_or_renew(clock.uptime()), "it could not renew");
+        ensure!(elector.acquire_or_renew(clock.uptime()).await?, "it could not renew");
     }
     let listed: Vec<LeaseInfo> = coordinator.list(&"lease".parse()?, false).await?;
     ensure_eq!(listed.len(), 1);
@@ -128,54 +127,55 @@ async fn theirs() -> Outcome {
     clock.advance(Duration::from_millis(200));
     let ours = coordinator.acquire(&scope, &terms(5)).await?;
     ensure!(ours.token() > before, "token {} after {before}", ours.token());
-    ensure_eq!(*spec(&lease(&server, "my-controller"), "leaseTransitions"), 1);
-    ensure!(!elector.acquire_or_renew(clock.uptime()), "it did not respect us");
+    ensure_eq!(*spec(&server.lease("my-controller").await?, "leaseTransitions"), 1);
+    ensure!(!elector.acquire_or_renew(clock.uptime()).await?, "it did not respect us");
     ours.release().await?;
-    ensure!(elector.acquire_or_renew(clock.uptime()), "a released lease is free for all");
+    ensure!(elector.acquire_or_renew(clock.uptime()).await?, "a released lease is free for all");
     ensure!(coordinator.acquire(&scope, &terms(5)).await.is_err(), "two holders");
     // A release is seen at once.
-    ensure!(elector.release(), "it could not release");
+    ensure!(elector.release().await?, "it could not release");
     Ok(coordinator.acquire(&scope, &terms(5)).await?.release().await?)
 }
 
 /// Our wall clock stands still and steps back; renewals are seen all the same.
-async fn ours() -> Outcome {
-    let server = standin();
+async fn ours(server: Cluster) -> Outcome {
     let clock = ManualClock::new();
-    let store = open_with(options(&server).clock(std::sync::Arc::new(clock.clone()))).await?;
+    let store = open_with(server.options().clock(std::sync::Arc::new(clock.clone()))).await?;
     let key = Key::new(LEASE, "lease/shared");
     let put = Put::new(key.clone(), "{}").ttl(secs(5)).expect(Expect::Absent);
     let mut revision = store.commit(put).await?.revision.ok_or("no revision")?;
     let mut elector = Elector::new(&server, "shared", "1999-01-01T00:00:00.000000Z");
     for n in 0..20 {
-        ensure!(!elector.acquire_or_renew(clock.uptime()), "it took over a live lease ({n})");
+        ensure!(
+            !elector.acquire_or_renew(clock.uptime()).await?,
+            "it took over a live lease ({n})"
+        );
         clock.advance(secs(1));
         clock.step_wall(if n == 10 { -60_000 } else { -1_000 });
         let touch = Touch { key: key.clone(), revision, ttl: secs(5) };
         revision = store.touch(vec![touch]).await?.remove(0).or_fail()?.revision;
     }
-    ensure!(!elector.acquire_or_renew(clock.uptime()), "it took over a live lease");
+    ensure!(!elector.acquire_or_renew(clock.uptime()).await?, "it took over a live lease");
     // From here on we are silent.
     clock.advance(Duration::from_millis(4_900));
-    ensure!(!elector.acquire_or_renew(clock.uptime()), "it took over too early");
+    ensure!(!elector.acquire_or_renew(clock.uptime()).await?, "it took over too early");
     clock.advance(Duration::from_millis(200));
-    ensure!(elector.acquire_or_renew(clock.uptime()), "it could not take over");
+    ensure!(elector.acquire_or_renew(clock.uptime()).await?, "it could not take over");
     let touch = Touch { key: key.clone(), revision, ttl: secs(5) };
     let late = store.touch(vec![touch]).await?.remove(0);
     ensure!(late.as_ref().is_err_and(Error::is_refusal), "a renewal after the end: {late:?}");
-    ensure_eq!(*spec(&lease(&server, "shared"), "holderIdentity"), elector.identity);
+    ensure_eq!(*spec(&server.lease("shared").await?, "holderIdentity"), elector.identity);
     let put = Put::new(key.clone(), "{}").ttl(secs(5)).expect(Expect::Absent);
     ensure!(store.commit(put).await.is_err(), "two holders");
     Ok(())
 }
 
-async fn endless() -> Outcome {
-    let server = standin();
+async fn endless(server: Cluster) -> Outcome {
     let clock = ManualClock::new();
-    let store = open_with(options(&server).clock(std::sync::Arc::new(clock.clone()))).await?;
+    let store = open_with(server.options().clock(std::sync::Arc::new(clock.clone()))).await?;
     let coordinator = coordinator(&store, "w")?;
     let made = json!({"metadata": {"name": "by-hand"}, "spec": {"holderIdentity": "somebody"}});
-    ensure_eq!(server.create(NAMESPACE, made).0, 201);
+    ensure_eq!(server.create(made).await?, 201);
     let scope = scope("lease/by-hand")?;
     clock.advance(secs(1_000_000));
     ensure!(coordinator.acquire(&scope, &terms(5)).await.is_err(), "it never said it would end");
@@ -183,14 +183,13 @@ async fn endless() -> Outcome {
     Ok(coordinator.acquire(&scope, &terms(5)).await?.release().await?)
 }
 
-async fn waiter() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn waiter(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let scope = scope("lease/awaited")?;
     let mut elector = Elector::new(&server, "awaited", "2001-01-01T00:00:00.000000Z");
     elector.duration = 2;
     for ends in ["it expires", "it lets go"] {
-        ensure!(elector.acquire_or_renew(Duration::ZERO), "it could not begin");
+        ensure!(elector.acquire_or_renew(Duration::ZERO).await?, "it could not begin");
         let coordinator = coordinator(&store, "w")?;
         let waiting = {
             let (scope, terms) = (scope.clone(), terms(5).wait_forever());
@@ -199,7 +198,7 @@ async fn waiter() -> Outcome {
         tokio::time::sleep(Duration::from_millis(700)).await;
         ensure!(!waiting.is_finished(), "it was taken while the elector held it");
         if ends == "it lets go" {
-            ensure!(elector.release(), "it could not release");
+            ensure!(elector.release().await?, "it could not release");
         }
         soon(ends, waiting).await???.release().await?;
     }
@@ -207,16 +206,15 @@ async fn waiter() -> Outcome {
 }
 
 /// An elector that takes over replaces the spec and leaves our annotations where they are.
-async fn annotations() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn annotations(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let coordinator = coordinator(&store, "w")?;
     let scope = scope("lease/taken")?;
     let held = coordinator.acquire(&scope, &terms(6)).await?;
-    let mut taken = lease(&server, "taken");
+    let mut taken = server.lease("taken").await?;
     taken["spec"]["holderIdentity"] = "elector-9".into();
     taken["spec"]["leaseTransitions"] = 1.into();
-    ensure_eq!(server.replace(NAMESPACE, "taken", taken).0, 200);
+    ensure_eq!(server.replace("taken", taken).await?, 200);
     let holder = coordinator.holder(&scope).await?.ok_or("nobody")?;
     ensure_eq!(holder.holder.name(), "elector-9");
     ensure!(holder.token > held.token(), "{} after {}", holder.token, held.token());
@@ -225,13 +223,13 @@ async fn annotations() -> Outcome {
     // An edit of the labels is none of the holder's business.
     ensure!(coordinator.revoke(&scope, "").await?, "nobody held it");
     let held = coordinator.acquire(&scope, &terms(30)).await?;
-    let mut edited = lease(&server, "taken");
+    let mut edited = server.lease("taken").await?;
     edited["metadata"]["labels"]["team"] = "blue".into();
-    ensure_eq!(server.replace(NAMESPACE, "taken", edited).0, 200);
+    ensure_eq!(server.replace("taken", edited).await?, 200);
     held.renew().await?;
     held.renew().await?;
     let holder = coordinator.holder(&scope).await?.ok_or("nobody")?;
     ensure_eq!(holder.token, held.token());
-    ensure_eq!(lease(&server, "taken")["metadata"]["labels"]["team"], "blue");
+    ensure_eq!(server.lease("taken").await?["metadata"]["labels"]["team"], "blue");
     Ok(held.release().await?)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::lease::LEASE;
 use tenure::store::{Cause, Event, Expect, Put, Query, Store, WatchRequest};
 use tenure::{Error, Key};
@@ -21,6 +22,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("kubernetes::answers_are_told_apart_by_whether_it_can_have_happened", answers);
     trials.test("kubernetes::no_answer_in_time_is_unknown", silence);
     trials.test("kubernetes::a_watch_goes_on_after_a_cut", cut);
+    trials.test("kubernetes::a_watch_that_is_ended_at_once_is_not_asked_for_again_at_once", ended);
     trials.test("kubernetes::bookmarks_keep_a_quiet_watch_fresh", bookmarks);
     trials.test("kubernetes::a_watch_that_history_outran_says_so", outrun);
     trials.test("kubernetes::an_outage_is_survived", outage);
@@ -65,10 +67,16 @@ async fn tokens() -> Outcome {
 async fn conflicts() -> Outcome {
     let server = standin();
     let (here, there) = (open(&server).await?, open(&server).await?);
-    // AlreadyExists: both think that there is no Lease.
-    server.break_next("POST", Fault::Answer(409));
+    // AlreadyExists: somebody made it and has deleted it since.
+    server.break_next("POST", Fault::Because(409, "AlreadyExists"));
     let created = here.commit(put("jobs/x", "a").expect(Expect::Absent)).await?;
     ensure!(created.revision.is_some(), "a 409 is no answer while the Lease is not there");
+    // AlreadyExists: it was made after this handle had looked for it.
+    server.take_seen();
+    server.break_next("GET", Fault::Because(404, "NotFound"));
+    there.commit(put("jobs/x", "made by both")).await?;
+    let posts = server.take_seen().into_iter().filter(|seen| seen.method == "POST");
+    ensure_eq!(posts.map(|seen| seen.status).collect::<Vec<_>>(), [409].to_vec());
     let refused = there.commit(put("jobs/x", "b").expect(Expect::Absent)).await;
     ensure!(matches!(refused, Err(Error::AlreadyExists { .. })), "{refused:?}");
     // Conflict: what this handle remembers was changed by the other.
@@ -77,8 +85,8 @@ async fn conflicts() -> Outcome {
         here.commit(put("jobs/x", &format!("here {n}"))).await?;
     }
     let object = here.get(&Key::new(LEASE, "jobs/x")).await?.ok_or("gone")?;
-    ensure_eq!(object.version, 11);
-    let stale = here.commit(put("jobs/x", "c").expect(Expect::Version(10))).await;
+    ensure_eq!(object.version, 12);
+    let stale = here.commit(put("jobs/x", "c").expect(Expect::Version(11))).await;
     ensure!(matches!(stale, Err(Error::Conflict { .. })), "{stale:?}");
     let statuses: Vec<_> = server.take_seen().iter().map(|seen| seen.status).collect();
     ensure!(statuses.iter().filter(|status| **status == 409).count() >= 5, "{statuses:?}");
@@ -94,13 +102,15 @@ async fn lost_replies() -> Outcome {
         server.break_next(method, Fault::LoseReply);
         server.take_seen();
         let held = coordinator.acquire(&scope("jobs/x")?, &terms(30)).await?;
-        let writes = server.take_seen().iter().filter(|seen| seen.method == method).count();
-        ensure_eq!(writes, 1);
+        let seen = server.take_seen().into_iter();
+        let writes: Vec<_> = seen.filter(|seen| seen.method != "GET").collect();
+        // Sent once, found to be ours, and renewed: nobody had said how long it lives.
+        let methods: Vec<_> = writes.iter().map(|seen| seen.method.as_str()).collect();
+        ensure_eq!(methods, [method, "PUT"].to_vec());
+        // So the tenure began with the state that the renewal replaced.
+        let began = &writes[1].body["metadata"]["resourceVersion"];
+        ensure_eq!(held.token().to_string(), *began);
         ensure_eq!(*spec(&lease(&server, "jobs.x"), "leaseTransitions"), serde_json::json!(n));
-        ensure_eq!(
-            held.token().to_string(),
-            lease(&server, "jobs.x")["metadata"]["resourceVersion"]
-        );
         // A renewal whose reply is lost is found to be ours.
         server.break_next("PUT", Fault::LoseReply);
         let _ = held.renew().await;
@@ -126,6 +136,7 @@ async fn answers() -> Outcome {
         (Fault::LoseRequest, "unknown"),
         (Fault::Answer(500), "unknown"),
         (Fault::Answer(504), "unknown"),
+        (Fault::Because(409, "OnPurpose"), "unknown"),
         (Fault::Answer(429), "unavailable"),
         (Fault::Answer(401), "unavailable"),
         (Fault::Answer(403), "refused"),
@@ -195,6 +206,30 @@ async fn cut() -> Outcome {
     Ok(())
 }
 
+/// Something between us and the server answers watches with 200 and nothing.
+async fn ended() -> Outcome {
+    const TIMES: usize = 5;
+    let server = standin();
+    let (_here, there, mut watch) = watching(&server).await?;
+    told(&there, &mut watch, "a").await?;
+    (0..TIMES).for_each(|_| server.break_next("WATCH", Fault::End));
+    server.take_seen();
+    let before = SystemClock.uptime();
+    server.cut_watches();
+    let mut watches = 0;
+    soon("a watch that stays", async {
+        while watches <= TIMES {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let seen = server.take_seen();
+            watches += seen.iter().filter(|seen| seen.target.contains("watch=true")).count();
+        }
+    })
+    .await?;
+    let took = SystemClock.uptime() - before;
+    ensure!(took > Duration::from_secs(2), "{watches} watches were asked for within {took:?}");
+    told(&there, &mut watch, "b").await
+}
+
 async fn bookmarks() -> Outcome {
     let server = standin();
     let (_here, there, mut watch) = watching(&server).await?;
@@ -202,8 +237,14 @@ async fn bookmarks() -> Outcome {
     for _ in 0..20 {
         server.write_elsewhere();
     }
-    // A bookmark or two tell that there was nothing for us.
-    tokio::time::sleep(Duration::from_millis(1300)).await;
+    // A bookmark tells that there was nothing for us: the first may have been under way already.
+    let enough = server.bookmarks() + 2;
+    soon("bookmarks", async {
+        while server.bookmarks() < enough {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await?;
     server.compact();
     server.cut_watches();
     told(&there, &mut watch, "b").await
@@ -305,9 +346,8 @@ async fn only_looking() -> Outcome {
     let ended = soon("the end", watch.next()).await?.ok_or("the watch ended")?.or_fail()?;
     ensure!(matches!(ended.events[0], Event::Delete { cause: Cause::Expired, .. }), "{ended:?}");
     ensure!(ended.revision >= begun.revision, "{ended:?}");
-    ensure!(
-        !lease(&server, "jobs.x")["spec"]["holderIdentity"].is_null(),
-        "it was not written down"
-    );
+    // It was not written down: the Lease still names its holder.
+    let left = lease(&server, "jobs.x");
+    ensure!(spec(&left, "holderIdentity").as_str().is_some_and(|who| !who.is_empty()), "{left}");
     Ok(())
 }

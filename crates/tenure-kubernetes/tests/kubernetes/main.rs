@@ -3,10 +3,12 @@
 //! All of it runs on a stand-in API server. What needs no faults of the server also runs on a real
 //! cluster, if `TENURE_TEST_KUBECONFIG` names a kubeconfig whose current context may be written to.
 
+mod cluster;
 mod common;
 mod elector;
 mod faults;
 mod processes;
+mod rights;
 mod visible;
 
 use std::sync::Arc;
@@ -34,6 +36,7 @@ fn main() {
             visible::add(trials);
             elector::add(trials);
             faults::add(trials);
+            rights::add(trials);
             processes::add(trials, real_cluster());
         },
     )

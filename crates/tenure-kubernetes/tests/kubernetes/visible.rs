@@ -10,28 +10,28 @@ use tenure::lease::LEASE;
 use tenure::store::{Expect, Put, Query, Touch};
 use tenure_conformance::harness::Trials;
 
+use crate::cluster::{Cluster, everywhere};
 use crate::common::{
-    NAMESPACE, OrFail, Outcome, coordinator, ensure, ensure_eq, lease, open, open_with, options,
-    scope, soon, spec, standin, terms,
+    OrFail, Outcome, coordinator, ensure, ensure_eq, open, open_with, scope, soon, spec, standin,
+    terms,
 };
 
 pub(crate) fn add(trials: &mut Trials) {
-    trials.test("kubernetes::people_see_holder_times_transitions_and_labels", fields);
-    trials.test("kubernetes::slots_carry_their_group", slots);
-    trials.test("kubernetes::a_release_empties_the_holder_and_keeps_the_lease", release);
-    trials.test("kubernetes::idle_leases_are_deleted_where_that_is_wanted", idle);
-    trials.test("kubernetes::what_others_wrote_into_a_lease_stays", others);
+    everywhere(trials, "people_see_holder_times_transitions_and_labels", fields);
+    everywhere(trials, "slots_carry_their_group", slots);
+    everywhere(trials, "a_release_empties_the_holder_and_keeps_the_lease", release);
+    everywhere(trials, "idle_leases_are_deleted_where_that_is_wanted", idle);
+    everywhere(trials, "what_others_wrote_into_a_lease_stays", others);
     trials.test("kubernetes::every_change_is_a_put_with_resource_version_and_uid", puts);
-    trials.test("kubernetes::a_prefix_and_a_long_scope_name_their_leases", names);
-    trials.test("kubernetes::renewals_differ_by_a_whole_second", seconds);
+    everywhere(trials, "a_prefix_and_a_long_scope_name_their_leases", names);
+    everywhere(trials, "renewals_differ_by_a_whole_second", seconds);
 }
 
-async fn fields() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn fields(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let coordinator = coordinator(&store, "worker-2")?;
     let held = coordinator.acquire(&scope("billing.nightly/close")?, &terms(30)).await?;
-    let seen = lease(&server, "billing.nightly.close");
+    let seen = server.lease("billing.nightly.close").await?;
     let holder = coordinator.owner().to_string();
     ensure!(holder.starts_with("worker-2#"), "{holder}");
     ensure_eq!(seen["apiVersion"], "coordination.k8s.io/v1");
@@ -50,7 +50,7 @@ async fn fields() -> Outcome {
     ensure_eq!(seen["metadata"]["annotations"]["tenure.dev/id"], "billing.nightly/close");
     ensure_eq!(seen["metadata"]["resourceVersion"], held.token().to_string());
     held.renew().await?;
-    let renewed = lease(&server, "billing.nightly.close");
+    let renewed = server.lease("billing.nightly.close").await?;
     ensure!(spec(&renewed, "renewTime").as_str() > spec(&seen, "renewTime").as_str(), "{renewed}");
     ensure_eq!(*spec(&renewed, "acquireTime"), *spec(&seen, "acquireTime"));
     ensure_eq!(*spec(&renewed, "leaseTransitions"), 0);
@@ -59,14 +59,13 @@ async fn fields() -> Outcome {
     Ok(held.release().await?)
 }
 
-async fn slots() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn slots(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let coordinator = coordinator(&store, "w")?;
     let group = "gpu.pool".parse()?;
     let slot = coordinator.acquire_slot(&group, 1, &terms(30)).await?.ok_or("no slot")?;
     ensure_eq!(slot.index(), 0);
-    let seen = lease(&server, "gpu.pool.slot-0");
+    let seen = server.lease("gpu.pool.slot-0").await?;
     ensure_eq!(seen["metadata"]["labels"]["tenure.dev/group"], "gpu.pool");
     ensure_eq!(coordinator.list_holders(&group).await?.len(), 1);
     let refused = coordinator.slots(&group).resize(2).await.err().ok_or("resized")?;
@@ -74,16 +73,15 @@ async fn slots() -> Outcome {
     Ok(slot.into_lease().release().await?)
 }
 
-async fn release() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn release(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let (a, b) = (coordinator(&store, "a")?, coordinator(&store, "b")?);
     let scope = scope("jobs/x")?;
     let mut tokens = Vec::new();
     let mut uid = Value::Null;
     for n in 0..4 {
         let held = [&a, &b][n % 2].acquire(&scope, &terms(30)).await?;
-        let seen = lease(&server, "jobs.x");
+        let seen = server.lease("jobs.x").await?;
         ensure_eq!(*spec(&seen, "leaseTransitions"), json!(n));
         if n > 0 {
             ensure_eq!(seen["metadata"]["uid"], uid);
@@ -91,7 +89,7 @@ async fn release() -> Outcome {
         uid = seen["metadata"]["uid"].clone();
         tokens.push(held.token());
         held.release().await?;
-        let idle = lease(&server, "jobs.x");
+        let idle = server.lease("jobs.x").await?;
         ensure_eq!(*spec(&idle, "holderIdentity"), "");
         ensure_eq!(*spec(&idle, "leaseTransitions"), json!(n));
         ensure_eq!(idle["metadata"]["annotations"]["tenure.dev/ended"], "released");
@@ -101,18 +99,18 @@ async fn release() -> Outcome {
     Ok(())
 }
 
-async fn idle() -> Outcome {
-    let server = standin();
+async fn idle(server: Cluster) -> Outcome {
     let clock = ManualClock::new();
-    let at_once = options(&server).delete_idle_after(Duration::ZERO);
-    let later = options(&server).delete_idle_after(Duration::from_secs(60));
+    let at_once = server.options().delete_idle_after(Duration::ZERO);
+    let later = server.options().delete_idle_after(Duration::from_secs(60));
     let (at_once, later) =
         (open_with(at_once).await?, open_with(later.clock(Arc::new(clock.clone()))).await?);
     let scope = scope("jobs/once")?;
     let gone = || async {
-        while !lease(&server, "jobs.once").is_null() {
+        while !server.lease("jobs.once").await?.is_null() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        Outcome::Ok(())
     };
     let mut last = 0;
     for _ in 0..3 {
@@ -120,38 +118,37 @@ async fn idle() -> Outcome {
         ensure!(held.token() > last, "token {} after {last}", held.token());
         last = held.token();
         held.release().await?;
-        soon("the deletion", gone()).await?;
+        soon("the deletion", gone()).await??;
     }
     // The other one deletes what it has seen idle for a while, and nothing that is held.
-    let plain = coordinator(&open(&server).await?, "plain")?;
+    let plain = coordinator(&server.store().await?, "plain")?;
     let kept = plain.acquire(&"jobs/kept".parse()?, &terms(3000)).await?;
     plain.acquire(&scope, &terms(30)).await?.release().await?;
     for _ in 0..2 {
         later.list(&Query::new(LEASE)).await?;
-        ensure!(!lease(&server, "jobs.once").is_null(), "deleted too early");
+        ensure!(!server.lease("jobs.once").await?.is_null(), "deleted too early");
         clock.advance(Duration::from_secs(35));
     }
     later.list(&Query::new(LEASE)).await?;
-    soon("the deletion", gone()).await?;
-    ensure!(!lease(&server, "jobs.kept").is_null(), "a held lease was deleted");
+    soon("the deletion", gone()).await??;
+    ensure!(!server.lease("jobs.kept").await?.is_null(), "a held lease was deleted");
     Ok(kept.release().await?)
 }
 
-async fn others() -> Outcome {
-    let server = standin();
+async fn others(server: Cluster) -> Outcome {
     let made = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "jobs.x", "labels": {"team": "red"}, "annotations": {"note": "mine"},
             "ownerReferences": [{"kind": "Deployment", "name": "d", "uid": "u", "apiVersion": "v1"}]},
         "spec": {"strategy": "OldestEmulationVersion"},
     });
-    ensure_eq!(server.create(NAMESPACE, made.clone()).0, 201);
-    let store = open(&server).await?;
+    ensure_eq!(server.create(made.clone()).await?, 201);
+    let store = server.store().await?;
     let coordinator = coordinator(&store, "w")?;
     let held = coordinator.acquire(&scope("jobs/x")?, &terms(30)).await?;
     held.renew().await?;
     held.release().await?;
-    let seen = lease(&server, "jobs.x");
+    let seen = server.lease("jobs.x").await?;
     ensure_eq!(seen["metadata"]["labels"]["team"], "red");
     ensure_eq!(seen["metadata"]["annotations"]["note"], "mine");
     ensure_eq!(seen["metadata"]["ownerReferences"], made["metadata"]["ownerReferences"]);
@@ -191,15 +188,14 @@ async fn puts() -> Outcome {
     Ok(())
 }
 
-async fn names() -> Outcome {
-    let server = standin();
-    let store = open_with(options(&server).prefix("app-")).await?;
-    let outside = coordinator(&open(&server).await?, "other")?;
+async fn names(server: Cluster) -> Outcome {
+    let store = open_with(server.options_with_prefix("app-")).await?;
+    let outside = coordinator(&server.store().await?, "other")?;
     let inside = coordinator(&store, "w")?;
     let _theirs = outside.acquire(&scope("lease/x")?, &terms(30)).await?;
     // Two stores in one namespace that do not see each other.
     let held = inside.acquire(&scope("lease/x")?, &terms(30)).await?;
-    ensure_eq!(lease(&server, "app-x")["spec"]["leaseTransitions"], 0);
+    ensure_eq!(server.lease("app-x").await?["spec"]["leaseTransitions"], 0);
     let long = scope(&format!("jobs/{}", "Ü".repeat(150)))?;
     let other = inside.acquire(&long, &terms(30)).await?;
     let all: Vec<_> = store.list_all(&Query::new(LEASE)).await?;
@@ -207,14 +203,13 @@ async fn names() -> Outcome {
     ensure_eq!(ids, [long.as_str(), "lease/x"].to_vec());
     held.release().await?;
     other.release().await?;
-    ensure!(open_with(options(&server).prefix("App")).await.is_err(), "a prefix in capitals");
+    ensure!(open_with(server.options_with_prefix("App")).await.is_err(), "a prefix in capitals");
     Ok(())
 }
 
 /// client-go reads times in whole seconds, and takes a record that it reads alike for unchanged.
-async fn seconds() -> Outcome {
-    let server = standin();
-    let store = open(&server).await?;
+async fn seconds(server: Cluster) -> Outcome {
+    let store = server.store().await?;
     let key = Key::new(LEASE, "jobs/quick");
     let life = Duration::from_secs(5);
     let put = Put::new(key.clone(), "{}").ttl(life).expect(Expect::Absent);
@@ -223,7 +218,7 @@ async fn seconds() -> Outcome {
     for _ in 0..5 {
         let touch = Touch { key: key.clone(), revision, ttl: life };
         revision = store.touch(vec![touch]).await?.remove(0).or_fail()?.revision;
-        let seen = lease(&server, "jobs.quick");
+        let seen = server.lease("jobs.quick").await?;
         times.push(spec(&seen, "renewTime").as_str().unwrap_or_default()[..19].to_owned());
     }
     ensure!(times.is_sorted_by(|a, b| a < b), "{times:?}");

@@ -1,21 +1,82 @@
-//! Three servers, a bucket on all of them, and a leader that dies.
+//! Three servers, a bucket on all of them, and a leader that dies or is left alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tenure::Error;
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
-use tenure::store::WatchRequest;
+use tenure::store::{Backend as _, Commit, Durability, Expect, Query, WatchRequest};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
-use tenure_nats::NatsStore;
+use tenure_nats::{NatsStore, Options};
 use tenure_testkit::{Nats, NatsSettings};
 
-use crate::common::{OrFail, Outcome, eventually, key, open};
+use crate::common::{OrFail, Outcome, eventually, key, open, put};
 use crate::outage::{happen, settle, write};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("cluster::a_killed_leader_loses_nothing_and_leases_go_on", killed_leader);
+    trials.test("cluster::nothing_is_settled_without_a_majority", no_majority);
+    trials.test("cluster::durability_is_that_of_all_who_keep_the_bucket", durability);
+}
+
+async fn three() -> Result<Nats, Failure> {
+    let settings = NatsSettings { servers: 3, ..NatsSettings::default() };
+    tokio::task::spawn_blocking(move || Nats::start_with(settings)).await?.or_fail()
+}
+
+/// A leader without its followers still answers reads. What a commit says must not rest on them.
+async fn no_majority() -> Outcome {
+    let server = three().await?;
+    drop(open_when_ready(&format!("{}?replicas=3", server.url_of("alone"))).await?);
+    let (server, leader) = happen(server, |server| {
+        let leader = server.leader_of("KV_alone")?;
+        leader.ok_or_else(|| anyhow::anyhow!("nobody leads"))
+    })
+    .await?;
+    let url = format!("nats://127.0.0.1:{}/alone", server.port(leader));
+    let options = Options::new().reply_timeout(Duration::from_secs(2));
+    let store = NatsStore::connect_with(&url, options).await?.into_store();
+    store.commit(put("a", "x")).await?;
+    let questions = || {
+        [
+            Commit::new().check(key("a"), Expect::Exists),
+            Commit::new().check(key("b"), Expect::Absent),
+            Commit::from(put("a", "x")),
+            Commit::new().delete(key("b"), Expect::Any),
+        ]
+    };
+    // With a majority each is settled and changes nothing.
+    let before = store.list(&Query::new("thing")).await?.objects;
+    for question in questions() {
+        store.commit(question).await?;
+    }
+    ensure_eq!(store.list(&Query::new("thing")).await?.objects, before);
+    for follower in (0..3).filter(|n| *n != leader) {
+        server.pause(follower).or_fail()?;
+    }
+    for question in questions() {
+        let told = store.commit(question.clone()).await;
+        ensure!(matches!(told, Err(Error::Unavailable { .. })), "{question:?}: {told:?}");
+    }
+    drop(server);
+    Ok(())
+}
+
+async fn durability() -> Outcome {
+    let server = three().await?;
+    let url = format!("{}?replicas=3", server.url_of("flushed"));
+    let declared = async |monitors: &[usize]| -> Result<Durability, Failure> {
+        let monitors: Vec<_> = monitors.iter().map(|n| server.monitor(*n)).collect();
+        let url = format!("{url}&monitor={}", monitors.join(","));
+        Ok(open_when_ready(&url).await?.capabilities().durability)
+    };
+    // One that flushes says nothing of the other two.
+    ensure_eq!(declared(&[0]).await?, Durability::Server);
+    ensure_eq!(declared(&[0, 2]).await?, Durability::Server);
+    ensure_eq!(declared(&[0, 1, 2]).await?, Durability::Flushed);
+    Ok(())
 }
 
 /// A cluster that has elected its own leaders takes a moment to accept the first bucket.
@@ -32,9 +93,7 @@ async fn open_when_ready(url: &str) -> Result<NatsStore, Failure> {
 }
 
 async fn killed_leader() -> Outcome {
-    let settings = NatsSettings { servers: 3, ..NatsSettings::default() };
-    let server =
-        tokio::task::spawn_blocking(move || Nats::start_with(settings)).await?.or_fail()?;
+    let server = three().await?;
     let url = format!("{}?replicas=3", server.url_of("r3"));
     let first = open_when_ready(&url).await?;
     ensure_eq!(first.replicas(), 3);

@@ -1,5 +1,6 @@
 //! The conformance suite on a private NATS server, and what is NATS' own.
 
+mod back;
 mod buckets;
 mod cluster;
 mod common;
@@ -22,6 +23,7 @@ fn main() {
             connect::add(trials, server);
             credentials::add(trials);
             outage::add(trials);
+            back::add(trials, server);
             cluster::add(trials);
             holders::add(trials);
         },

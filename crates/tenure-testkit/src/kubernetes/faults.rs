@@ -14,6 +14,10 @@ pub enum Fault {
     Delay(Duration),
     /// It is refused with this status; 429 also says when to come back.
     Answer(u16),
+    /// The same with this reason.
+    Because(u16, &'static str),
+    /// It is answered 200, and that is all: a proxy that ends every watch at once.
+    End,
 }
 
 /// A request as the stand-in saw it.

@@ -8,6 +8,7 @@
 mod faults;
 mod server;
 mod state;
+mod tls;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::runtime::Runtime;
 
 pub use faults::{Fault, Seen};
 use server::Server;
+use tls::Tls;
 
 const TOKEN: &str = "a-private-server";
 
@@ -28,12 +30,23 @@ pub struct ApiServer {
     server: Arc<Server>,
     folder: TempDir,
     address: std::net::SocketAddr,
+    tls: Option<Tls>,
     runtime: Option<Runtime>,
 }
 
 impl ApiServer {
     /// Starts one on a free port.
     pub fn start() -> Result<Self> {
+        Self::start_as(None)
+    }
+
+    /// The same over TLS, with a certificate by an authority that its kubeconfig names. Whoever shows
+    /// a certificate by that authority needs no token.
+    pub fn start_with_tls() -> Result<Self> {
+        Self::start_as(Some(Tls::new()?))
+    }
+
+    fn start_as(tls: Option<Tls>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("stand-in-api")
@@ -46,14 +59,15 @@ impl ApiServer {
         let address = listener.local_addr().context("reading the stand-in's port")?;
         let server = Arc::new(Server::new(TOKEN));
         let serving = Arc::clone(&server);
+        let acceptor = tls.as_ref().map(|tls| tls.acceptor.clone());
         runtime.spawn(async move {
             // Of a listener that is there already; if that fails, nobody will be answered.
             if let Ok(listener) = TcpListener::from_std(listener) {
-                server::serve(serving, listener).await;
+                server::serve(serving, listener, acceptor).await;
             }
         });
         let folder = tempfile::Builder::new().prefix("tenure-kubernetes-").tempdir()?;
-        let this = Self { server, folder, address, runtime: Some(runtime) };
+        let this = Self { server, folder, address, tls, runtime: Some(runtime) };
         std::fs::write(this.kubeconfig(), this.kubeconfig_with(TOKEN, "default"))?;
         Ok(this)
     }
@@ -65,11 +79,31 @@ impl ApiServer {
 
     /// The text of a kubeconfig with this token and namespace.
     pub fn kubeconfig_with(&self, token: &str, namespace: &str) -> String {
+        self.kubeconfig_of(&format!("token: {token}"), namespace)
+    }
+
+    /// What a kubeconfig says of a user with a client certificate; `None` without TLS.
+    pub fn certificate_user(&self) -> Option<String> {
+        let tls = self.tls.as_ref()?;
+        Some(format!(
+            "client-certificate-data: {}\n    client-key-data: {}",
+            tls.client_certificate, tls.client_key
+        ))
+    }
+
+    /// The text of a kubeconfig with this user and namespace.
+    pub fn kubeconfig_of(&self, user: &str, namespace: &str) -> String {
         let address = self.address;
+        let server = match &self.tls {
+            Some(tls) => {
+                format!("https://{address}\n    certificate-authority-data: {}", tls.authority)
+            }
+            None => format!("http://{address}"),
+        };
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: stand-in\n\
-             clusters:\n- name: stand-in\n  cluster:\n    server: http://{address}\n\
-             users:\n- name: test\n  user:\n    token: {token}\n\
+             clusters:\n- name: stand-in\n  cluster:\n    server: {server}\n\
+             users:\n- name: test\n  user:\n    {user}\n\
              contexts:\n- name: stand-in\n  context:\n    cluster: stand-in\n    user: test\n    \
              namespace: {namespace}\n"
         )
@@ -91,6 +125,11 @@ impl ApiServer {
     /// Ends all running watches without a word.
     pub fn cut_watches(&self) {
         self.server.cut_watches();
+    }
+
+    /// How many bookmarks were sent so far, to all watches.
+    pub fn bookmarks(&self) -> u64 {
+        self.server.bookmarks.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Forgets all history. Watches that are not up to date are told 410.

@@ -1,6 +1,7 @@
 //! The stand-in's HTTP.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::faults::{Fault, Faults, Seen};
 use super::state::{Answer, State, status};
@@ -43,6 +46,8 @@ pub(super) struct Server {
     changed: watch::Sender<u64>,
     /// Rises whenever all watches are to be cut.
     cuts: watch::Sender<u64>,
+    /// Bookmarks sent so far.
+    pub(super) bookmarks: AtomicU64,
     token: String,
 }
 
@@ -53,6 +58,7 @@ impl Server {
             faults: Mutex::default(),
             changed: watch::channel(0).0,
             cuts: watch::channel(0).0,
+            bookmarks: AtomicU64::new(0),
             token: format!("Bearer {token}"),
         }
     }
@@ -76,21 +82,38 @@ impl Server {
 }
 
 /// Serves until the runtime ends.
-pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
+pub(super) async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAcceptor>) {
     loop {
         let Ok((socket, _)) = listener.accept().await else { continue };
         let _ = socket.set_nodelay(true);
-        let server = Arc::clone(&server);
+        let (server, tls) = (Arc::clone(&server), tls.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| handle(Arc::clone(&server), request));
-            let http = hyper::server::conn::http1::Builder::new();
-            // Clients that go away, and connections broken on purpose.
-            let _ = http.serve_connection(TokioIo::new(socket), service).await;
+            let Some(tls) = tls else { return connection(server, socket, false).await };
+            // Clients that do not trust us go away.
+            let Ok(stream) = tls.accept(socket).await else { return };
+            let is_known = stream.get_ref().1.peer_certificates().is_some();
+            connection(server, stream, is_known).await;
         });
     }
 }
 
-async fn handle(server: Arc<Server>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+/// One connection, by somebody who has shown a certificate or not.
+async fn connection(
+    server: Arc<Server>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    is_known: bool,
+) {
+    let service = service_fn(move |request| handle(Arc::clone(&server), request, is_known));
+    let http = hyper::server::conn::http1::Builder::new();
+    // Clients that go away, and connections broken on purpose.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn handle(
+    server: Arc<Server>,
+    request: Request<Incoming>,
+    is_known: bool,
+) -> Result<Response<Body>, Broken> {
     if server.faults().away {
         return Err(Broken);
     }
@@ -99,10 +122,9 @@ async fn handle(server: Arc<Server>, request: Request<Incoming>) -> Result<Respo
     let target = parts.uri.to_string();
     let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let authorized = parts
-        .headers
-        .get("authorization")
-        .is_some_and(|given| given.as_bytes() == server.token.as_bytes());
+    let given = parts.headers.get("authorization");
+    let has_token = given.is_some_and(|given| given.as_bytes() == server.token.as_bytes());
+    let authorized = has_token || is_known;
     let watching = target.contains("watch=true") || target.contains("watch=1");
     let fault = server.faults().take(if watching { "WATCH" } else { &method });
     match fault {
@@ -113,6 +135,14 @@ async fn handle(server: Arc<Server>, request: Request<Incoming>) -> Result<Respo
         Some(Fault::Answer(code)) => {
             note(&server, method, target, body, code);
             return Ok(plain(status(code, "OnPurpose", "on purpose")));
+        }
+        Some(Fault::Because(code, reason)) => {
+            note(&server, method, target, body, code);
+            return Ok(plain(status(code, reason, "on purpose")));
+        }
+        Some(Fault::End) => {
+            note(&server, method, target, body, 200);
+            return Ok(streamed(stream::empty().boxed()));
         }
         _ => {}
     }
@@ -284,6 +314,7 @@ impl Following {
                     let metadata = json!({"resourceVersion": self.after.to_string()});
                     let mark = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
                         "metadata": metadata, "spec": {}});
+                    self.server.bookmarks.fetch_add(1, Ordering::Relaxed);
                     return Some(line("BOOKMARK", &mark));
                 }
             }

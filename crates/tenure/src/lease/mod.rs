@@ -71,6 +71,8 @@ mod several;
 mod shared;
 mod slots;
 mod take;
+#[cfg(test)]
+mod take_tests;
 mod terms;
 mod ticket;
 mod timing;

@@ -14,7 +14,7 @@ use super::record::{
 use super::renewal::{Found, found};
 use super::shared::can_be_handed_over;
 use super::{Loss, Owner, Scope};
-use crate::store::{Commit, Expect, Put, Query, Write, Written};
+use crate::store::{Capability, Commit, Expect, Put, Query, Write, Written};
 use crate::{Error, Key, Result};
 
 /// Attempts to let go while the store cannot be reached.
@@ -315,6 +315,10 @@ pub(crate) async fn compose_hand_over(
     line: &str,
     successor: &str,
 ) -> Result<(Commit, String)> {
+    if !agent.multi() {
+        let capability = Capability::MultiObjectCommits;
+        return Err(Error::Unsupported { capability, backend: agent.backend() });
+    }
     can_be_handed_over(&held.key.id)?;
     let Some((waiter, place, record)) = find_waiter(agent, line, successor).await? else {
         return Err(Error::invalid(

@@ -43,11 +43,11 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
     let (leases, commit) = compose(agent, attempt, timing, acquired_at_ms).await?;
     let unsettled = Unsettled::new(agent, leases, terms, nonce);
     let sent = agent.clock.uptime();
-    let grants = match agent.store.commit(commit).await {
-        Ok(committed) => numbers(agent, &committed, unsettled.leases.len())?,
+    let (grants, sent) = match agent.store.commit(commit).await {
+        Ok(committed) => (numbers(agent, &committed, unsettled.leases.len())?, sent),
         Err(error) if error.is_unknown() => {
-            match Box::pin(resolve(&unsettled, sent + timing.ttl, &error)).await? {
-                Some(grants) => grants,
+            match Box::pin(recover(&unsettled, timing.ttl, sent + timing.ttl, &error)).await? {
+                Some(recovered) => recovered,
                 // Not there, though it may still arrive: `unsettled` stays to look for it.
                 None => return Err(Error::unavailable(agent.backend(), error)),
             }
@@ -151,6 +151,52 @@ fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u
     };
     let numbers: Option<Vec<_>> = committed.writes.iter().take(leases).map(number).collect();
     numbers.ok_or_else(|| Error::unknown(agent.backend(), "the store did not say what it wrote"))
+}
+
+/// What a commit whose outcome is unknown took, if it was applied, and the instant that counts from.
+///
+/// Who finds its nonce knows that it holds, not for how long: a store may say `Unknown` because it
+/// could not make sure of the life. So what is found is renewed, and counts from there.
+async fn recover(
+    sought: &Unsettled,
+    ttl: Duration,
+    give_up: Duration,
+    error: &Error,
+) -> Result<Option<(Vec<(u64, u64)>, Duration)>> {
+    let agent = &*sought.agent;
+    loop {
+        let Some(found) = resolve(sought, give_up, error).await? else { return Ok(None) };
+        let sent = agent.clock.uptime();
+        match renewed(sought, found, ttl).await {
+            Ok(numbers) => return Ok(numbers.map(|numbers| (numbers, sent))),
+            Err(renewing) if agent.clock.uptime() >= give_up => {
+                tracing::debug!(%renewing, "giving up on what was found");
+                return Err(error.clone());
+            }
+            Err(_) => agent.clock.sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// Starts the lives of what was found anew; `None` if one of them is over.
+async fn renewed(
+    sought: &Unsettled,
+    found: Vec<(u64, u64)>,
+    ttl: Duration,
+) -> Result<Option<Vec<(u64, u64)>>> {
+    let touches = sought.leases.iter().zip(&found);
+    let touches =
+        touches.map(|(key, (_, revision))| Touch { key: key.clone(), revision: *revision, ttl });
+    let touched = sought.agent.store.touch(touches.collect()).await?;
+    let mut numbers = Vec::with_capacity(found.len());
+    for ((token, _), touched) in found.into_iter().zip(touched) {
+        match touched {
+            Ok(touched) => numbers.push((token, touched.revision)),
+            Err(error) if error.is_refusal() => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(numbers))
 }
 
 /// Finds out whether a commit whose outcome is unknown was applied: our nonce is there, or it is not.

@@ -1,0 +1,67 @@
+//! Lives that nobody confirms: transactions are applied while keep-alives break.
+
+use std::time::Duration;
+
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::lease::{Coordinator, Namespace, Scope, Terms};
+use tenure::store::{Store, Touch};
+use tenure_conformance::Failure;
+use tenure_conformance::harness::Trials;
+use tenure_etcd::{EtcdStore, Options};
+
+use crate::common::{Outcome, Server, key, put};
+use crate::sieve::Sieve;
+
+const KEEP_ALIVE: &str = "LeaseKeepAlive";
+
+pub(crate) fn add(trials: &mut Trials, server: Server) {
+    trials.test("etcd::a_life_that_nobody_confirmed_is_not_held", move || not_held(server));
+    trials.test("etcd::keep_alives_that_break_at_once_are_not_sent_without_a_pause", move || {
+        paused(server)
+    });
+}
+
+async fn behind(sieve: &Sieve, prefix: &str) -> Result<Store, Failure> {
+    let options = Options::new([format!("127.0.0.1:{}", sieve.port)]).prefix(prefix);
+    let options = options.timeout(Duration::from_secs(2));
+    Ok(EtcdStore::connect_with(options).await?.into_store())
+}
+
+/// The transaction puts the lease on an etcd lease that has lost part of its life, and the keep-alive
+/// that is to make up for it breaks. Whoever finds its nonce there still must not believe in a full life.
+async fn not_held(server: Server) -> Outcome {
+    let sieve = Sieve::before(server.0.address(0)).await?;
+    let coordinator = Coordinator::builder(behind(&sieve, "unconfirmed").await?).start()?;
+    let scope = Scope::new(&Namespace::new(["unconfirmed"])?, "taken")?;
+    // Not so short that a renewal is due by the time the store has given up on the keep-alive.
+    let terms = Terms::new().ttl(Duration::from_secs(9));
+    // Leaves an etcd lease behind that the next one uses.
+    coordinator.acquire(&scope, &terms).await?.release().await?;
+    sieve.break_calls(KEEP_ALIVE);
+    match coordinator.acquire(&scope, &terms).await {
+        Ok(lease) => Err(Failure::new(format!("held without a life: {lease:?}"))),
+        Err(_) if sieve.tried(KEEP_ALIVE) == 0 => Err("no keep-alive was tried".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+async fn paused(server: Server) -> Outcome {
+    let sieve = Sieve::before(server.0.address(0)).await?;
+    let store = behind(&sieve, "paused").await?;
+    let life = Duration::from_secs(60);
+    let done = store.commit(put("a", "x").ttl(life)).await?.first_put().ok_or("no put")?;
+    sieve.break_calls(KEEP_ALIVE);
+    let before = SystemClock.uptime();
+    let touch = Touch { key: key("a"), revision: done.revision, ttl: life };
+    let touched = store.touch(vec![touch]).await.and_then(|mut touched| touched.remove(0));
+    if touched.is_ok() {
+        return Err("a touch was confirmed by nobody".into());
+    }
+    // Twenty a second, and as many again for what looks after unused leases.
+    let took = SystemClock.uptime() - before;
+    let (tried, most) = (sieve.tried(KEEP_ALIVE), took.as_millis() / 25 + 10);
+    if u128::from(tried) > most {
+        return Err(Failure::new(format!("{tried} keep-alives within {took:?}")));
+    }
+    Ok(())
+}

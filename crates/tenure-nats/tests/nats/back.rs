@@ -1,0 +1,115 @@
+//! Sequences that go back: a server that lost what it had not flushed, and a bucket that was deleted and
+//! made anew. Watchers are told, and go on.
+
+use std::time::Duration;
+
+use tenure::store::{Store, Watch, WatchRequest};
+use tenure::{Error, Result};
+use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_testkit::Nats;
+
+use crate::common::{OrFail, Outcome, Server, eventually, open, put};
+use crate::outage::happen;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn add(trials: &mut Trials, server: Server) {
+    trials.test("back::a_watch_of_what_a_server_lost_says_so_and_another_goes_on", lost);
+    trials.test("back::a_watch_of_a_bucket_made_anew_says_so_and_another_goes_on", move || {
+        made_anew(server)
+    });
+}
+
+/// Waits until the watch has told this revision.
+async fn heard(watch: &mut Watch, revision: u64) -> Outcome {
+    loop {
+        let batch = tokio::time::timeout(PATIENCE, watch.next()).await.or_fail()?;
+        let told = batch.ok_or("the watch ended")??.revision;
+        if told >= revision {
+            ensure_eq!(told, revision);
+            return Ok(());
+        }
+    }
+}
+
+async fn write(store: &Store, id: &str) -> Result<u64> {
+    Ok(store.commit(put(id, "x")).await?.revision.unwrap_or(0))
+}
+
+/// What a watch says instead of news.
+async fn end_of(watch: &mut Watch) -> Result<Error, Failure> {
+    match tokio::time::timeout(PATIENCE, watch.next()).await.or_fail()? {
+        Some(Err(end)) => Ok(end),
+        other => Err(Failure::new(format!("a watch whose sequences went back: {other:?}"))),
+    }
+}
+
+/// A new watch of a store that has seen sequences go back tells what happens from now on.
+async fn goes_on(observer: &Store, store: &Store) -> Outcome {
+    let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
+    for id in ["after", "wards"] {
+        let revision = write(store, id).await?;
+        heard(&mut watch, revision).await?;
+    }
+    Ok(())
+}
+
+async fn lost() -> Outcome {
+    let server = Nats::start().or_fail()?;
+    let url = server.fresh_bucket();
+    let (store, observer) = (open(&url).await?, open(&url).await?);
+    let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
+    let revision = write(&store, "kept").await?;
+    heard(&mut watch, revision).await?;
+    let (server, ()) = happen(server, |server| {
+        server.stop(0)?;
+        server.save(0)?;
+        server.start_again(0)
+    })
+    .await?;
+    let back = || async { Ok(write(&store, "back").await.is_ok()) };
+    eventually("the store is back", back).await?;
+    let mut last = 0;
+    for n in 0..20 {
+        last = write(&store, &format!("lost-{n}")).await?;
+    }
+    heard(&mut watch, last).await?;
+    let (server, ()) = happen(server, |server| {
+        server.kill(0)?;
+        server.put_back(0)?;
+        server.start_again(0)
+    })
+    .await?;
+    match end_of(&mut watch).await? {
+        Error::Compacted { requested, oldest } => {
+            ensure_eq!(requested, last);
+            ensure!(oldest < last, "{oldest} after {last}");
+        }
+        other => return Err(Failure::new(format!("the watch ended with {other}"))),
+    }
+    goes_on(&observer, &store).await?;
+    drop(server);
+    Ok(())
+}
+
+async fn made_anew(server: Server) -> Outcome {
+    let url = server.fresh_bucket();
+    let bucket = url.rsplit('/').next().unwrap_or_default();
+    let (store, observer) = (open(&url).await?, open(&url).await?);
+    let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
+    let revision = write(&store, "a").await?;
+    heard(&mut watch, revision).await?;
+    let client = async_nats::connect(format!("127.0.0.1:{}", server.0.port(0))).await.or_fail()?;
+    let raw = async_nats::jetstream::new(client);
+    raw.delete_stream(format!("KV_{bucket}")).await.or_fail()?;
+    // Whoever comes makes it anew; it draws as many sequences as the other one had, and more.
+    let other = open(&url).await?;
+    for n in 0..5 {
+        write(&other, &format!("new-{n}")).await?;
+    }
+    let end = end_of(&mut watch).await?;
+    let told = matches!(&end, Error::Compacted { .. } | Error::Refused { .. });
+    ensure!(told, "the watch ended with {end}");
+    goes_on(&observer, &other).await
+}
