@@ -1,11 +1,10 @@
 //! Where a test runs that needs no faults of the server: on a stand-in of its own, or on a real cluster.
 //!
 //! Leases are read and changed behind the store's back as anybody would, with the credentials of the
-//! kubeconfig. On a real cluster the names of all Leases of a test begin with a prefix of its own, and
-//! are deleted behind it.
+//! kubeconfig. The names of all Leases of a test begin with a prefix of its own, and are deleted behind
+//! it: the same on the stand-in, so that what runs on a real cluster has run before.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -14,9 +13,8 @@ use tenure::store::Store;
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 use tenure_kubernetes::Options;
-use tenure_testkit::ApiServer;
 
-use crate::common::{NAMESPACE, OrFail, Outcome, open_with, real_kubeconfig, standin};
+use crate::common::{OrFail, Outcome, open_with, real_kubeconfig, standin};
 
 /// Adds a test for the stand-in, and for the real cluster if there is one.
 pub(crate) fn everywhere<F>(trials: &mut Trials, name: &str, test: fn(Cluster) -> F)
@@ -25,17 +23,18 @@ where
 {
     trials.test(format!("kubernetes::{name}"), move || async move {
         let server = standin();
-        let kubeconfig = server.kubeconfig();
-        test(Cluster::open(kubeconfig, Some(server)).await?).await
+        on(server.kubeconfig(), test).await
     });
     if let Some(kubeconfig) = real_kubeconfig() {
-        trials.test(format!("cluster::{name}"), move || async move {
-            let cluster = Cluster::open(kubeconfig, None).await?;
-            let outcome = test(cluster.clone()).await;
-            cluster.tidy().await?;
-            outcome
-        });
+        trials.test(format!("cluster::{name}"), move || on(kubeconfig, test));
     }
+}
+
+async fn on<F: Future<Output = Outcome>>(kubeconfig: PathBuf, test: fn(Cluster) -> F) -> Outcome {
+    let cluster = Cluster::open(kubeconfig).await?;
+    let outcome = test(cluster.clone()).await;
+    cluster.tidy().await?;
+    outcome
 }
 
 /// One of them.
@@ -45,33 +44,25 @@ pub(crate) struct Cluster {
     kubeconfig: PathBuf,
     namespace: String,
     prefix: String,
-    /// Ends with the last handle.
-    _standin: Option<Arc<ApiServer>>,
 }
 
 impl Cluster {
-    async fn open(kubeconfig: PathBuf, standin: Option<ApiServer>) -> Result<Self, Failure> {
+    async fn open(kubeconfig: PathBuf) -> Result<Self, Failure> {
         static TESTS: AtomicU32 = AtomicU32::new(0);
         let file = Kubeconfig::read_from(&kubeconfig).or_fail()?;
         let choice = KubeConfigOptions::default();
         let config = kube::Config::from_custom_kubeconfig(file, &choice).await.or_fail()?;
-        let (namespace, prefix) = match standin {
-            Some(_) => (NAMESPACE.to_owned(), String::new()),
-            None => {
-                let test = TESTS.fetch_add(1, Ordering::Relaxed);
-                let prefix = format!("tenure-test-{}-{test}-", std::process::id());
-                (config.default_namespace.clone(), prefix)
-            }
-        };
+        let namespace = config.default_namespace.clone();
+        let test = TESTS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("tenure-test-{}-{test}-", std::process::id());
         let client = kube::Client::try_from(config).or_fail()?;
-        let standin = standin.map(Arc::new);
-        Ok(Self { client, kubeconfig, namespace, prefix, _standin: standin })
+        Ok(Self { client, kubeconfig, namespace, prefix })
     }
 
     /// Options for a store of this test.
     pub(crate) fn options(&self) -> Options {
         let options = Options::new().kubeconfig(&self.kubeconfig).namespace(&self.namespace);
-        if self.prefix.is_empty() { options } else { options.prefix(&self.prefix) }
+        options.prefix(&self.prefix)
     }
 
     /// The same with more behind the prefix.
@@ -126,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes what the test left on a real cluster.
+    /// Deletes what the test left.
     async fn tidy(&self) -> Outcome {
         let (_, all) = self.ask("GET", None, Value::Null).await?;
         for lease in all["items"].as_array().into_iter().flatten() {
