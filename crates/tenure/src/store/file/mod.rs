@@ -52,6 +52,8 @@ mod read;
 mod record;
 mod recover;
 #[cfg(test)]
+mod recover_tests;
+#[cfg(test)]
 mod tests;
 mod touch;
 mod watching;
