@@ -18,6 +18,7 @@ mod attachment;
 mod backend;
 mod bounded;
 mod capabilities;
+mod closing;
 mod commit;
 pub mod decide;
 pub mod faulty;
