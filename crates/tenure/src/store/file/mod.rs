@@ -41,6 +41,8 @@ mod disk;
 mod expiries;
 mod files;
 mod frame;
+#[cfg(test)]
+mod full_tests;
 mod head;
 mod history;
 mod layout;
