@@ -128,7 +128,7 @@ impl Writer {
         let now = self.now();
         let worked = match Turn::new(&self.conn, &self.guard, &mut self.known, now) {
             Ok(mut turn) => work(&mut turn).and_then(|()| turn.end().map_err(definite)),
-            Err(error) => Err(definite(error)),
+            Err(error) => Err(error),
         };
         let (head, steps) = match worked {
             Ok(done) => done,

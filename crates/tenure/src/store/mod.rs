@@ -28,6 +28,7 @@ mod handle;
 mod helpers;
 pub mod home;
 pub mod hosttime;
+mod labels;
 pub mod local;
 pub mod measured;
 pub mod memory;
@@ -51,6 +52,7 @@ pub use commit::{
 pub use feed::{Feed, FeedLimits, History};
 pub use handle::Store;
 pub use helpers::{CasOutcome, CreateOutcome, WriteCondition};
+pub use labels::labels_of_json;
 pub use query::{IdRange, Page, Query};
 pub use retry::RetryPolicy;
 pub use selector::{Requirement, Selector};
