@@ -108,7 +108,8 @@ async fn subject(url: &str) -> tenure::Result<Subject> {
     let first = stores::open(url).await?;
     if first.capabilities().reach == Reach::Process {
         let open: Opener = Arc::new(move || {
-            let store = first.clone();
+            // A handle of its own, which a behaviour may close.
+            let store = Store::from_arc(Arc::clone(first.backend()));
             Box::pin(async move { Ok(store) })
         });
         return Ok(Subject { open, worker: None, clock: None });

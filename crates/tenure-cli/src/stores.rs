@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tenure::lease::Coordinator;
 use tenure::store::file::FileStore;
+use tenure::store::local::place;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
@@ -11,7 +12,6 @@ use tenure_etcd::EtcdStore;
 use tenure_kubernetes::KubernetesStore;
 use tenure_nats::NatsStore;
 use tenure_postgres::PostgresStore;
-use tenure_sqlite::SqliteStore;
 
 use crate::servers::Login;
 
@@ -95,9 +95,17 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
     match url.split_once(':') {
         Some(("memory", _)) => Ok(MemoryStore::new().into_store()),
         Some(("file", "")) => Err(needs("the directory", "file:DIR")),
-        Some(("file", path)) => Ok(FileStore::open(path)?.into_store()),
+        Some(("file", path)) => {
+            let (path, anywhere) = place(path)?;
+            let options = FileStore::options().allow_network_filesystem(anywhere);
+            Ok(options.open(path)?.into_store())
+        }
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
-        Some(("sqlite", path)) => Ok(SqliteStore::open(path)?.into_store()),
+        Some(("sqlite", path)) => {
+            let (path, anywhere) = place(path)?;
+            let options = tenure_sqlite::Options::new(path).allow_network_filesystem(anywhere);
+            Ok(options.open()?.into_store())
+        }
         Some(("postgres" | "postgresql", _)) => Ok(PostgresStore::connect(url).await?.into_store()),
         Some(("etcd" | "etcds", _)) => Ok(EtcdStore::connect(url).await?.into_store()),
         Some(("kubernetes", _)) => Ok(KubernetesStore::connect(url).await?.into_store()),

@@ -72,7 +72,8 @@ impl Shared {
             true => Vec::new(),
             false => {
                 let (saved, reading) = self.look_again(&expired).await?;
-                saved.iter().filter_map(|row| row.read(reading.store_ms)).collect()
+                let saved = saved.iter().filter(|row| wanted(row));
+                saved.filter_map(|row| row.read(reading.store_ms)).collect()
             }
         };
         let live = found.iter().filter(|row| wanted(row)).filter_map(|row| row.read(store_ms));

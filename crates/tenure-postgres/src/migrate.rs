@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::check_writer;
+use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
@@ -27,7 +27,11 @@ pub(crate) struct Opened {
 pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
     let session = connector.open(Role::Migrate).await?;
     let work = async {
-        if stored_version(&session).await? < version() {
+        let stored = stored_version(&session).await?;
+        if stored > version() {
+            return Err(newer(stored).into());
+        }
+        if stored < version() || min_writer(&session).await? < level() {
             upgrade(&session, connector.options.schema.as_deref()).await?;
         }
         opened(&session).await
@@ -39,6 +43,44 @@ pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
 
 fn version() -> i32 {
     STEPS.len() as i32
+}
+
+fn level() -> i32 {
+    i32::try_from(WRITER_LEVEL).unwrap_or(i32::MAX)
+}
+
+fn newer(stored: i32) -> Error {
+    Error::Refused {
+        backend: BACKEND,
+        reason: format!(
+            "its tables have version {stored}, this program knows {}; upgrade it",
+            version()
+        ),
+    }
+}
+
+/// The lowest writer level that the tables accept.
+async fn min_writer(session: &Session) -> Result<i32, Failure> {
+    let row = session.client.query_opt("select min_writer from tenure_meta", &[]).await?;
+    // An empty table is told by whoever needs more of it.
+    Ok(row.map_or(i32::MAX, |row| row.get(0)))
+}
+
+/// Turns away whoever is below our level, and so would be unsafe beside us: by the number that every
+/// program looks at, and by the trigger that lets those of one level pass without a look at it.
+async fn raise(session: &Session) -> Result<(), Failure> {
+    let client = &session.client;
+    client.execute("update tenure_meta set min_writer = $1", &[&level()]).await?;
+    let trigger = format!(
+        "drop trigger if exists tenure_refuse_writer on objects; \
+         create trigger tenure_refuse_writer \
+         before insert or update or delete or truncate on objects for each statement \
+         when (current_setting('tenure.writer', true) is distinct from '{WRITER_LEVEL}') \
+         execute function tenure_refuse_writer()"
+    );
+    client.batch_execute(&trigger).await?;
+    tracing::info!(level = WRITER_LEVEL, "raised the writer level of the postgres store");
+    Ok(())
 }
 
 /// 0 if there are no tables of ours.
@@ -73,6 +115,9 @@ async fn upgrade(session: &Session, schema: Option<&str>) -> Result<(), Failure>
             let after = before as i32 + 1;
             client.execute("update tenure_meta set schema_version = $1", &[&after]).await?;
             tracing::info!(version = after, "upgraded the tables of the postgres store");
+        }
+        if min_writer(session).await? < level() {
+            raise(session).await?;
         }
         client.batch_execute("commit").await?;
         Ok(())

@@ -1,8 +1,8 @@
 //! Reads: one statement each, so one snapshot each, on a few connections that everybody shares.
 //!
 //! Rows come back with their expiry and the time, and are judged here. A row that looks expired is
-//! looked at once more under a lock: a touch that is just being committed may have saved it, and an
-//! object must never seem gone and then be there again.
+//! looked at once more under a lock: a touch or a put that is just being committed may have saved it,
+//! and an object must never seem gone and then be there again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -177,8 +177,8 @@ impl Shared {
         Ok(saved.first().and_then(|row| row.read(reading.store_ms)))
     }
 
-    /// The rows among these that a touch has saved from expiring, read under a lock that waits for
-    /// touches in flight. A row that changed in any other way did so after it had expired.
+    /// The rows among these that a touch or a put has saved from expiring, read under a lock that waits
+    /// for those in flight. One that was created anew meanwhile had expired before.
     pub(crate) async fn look_again(&self, expired: &[&Row]) -> Result<(Vec<Row>, Reading)> {
         let mut keys = Keys::default();
         expired.iter().for_each(|row| keys.push(&row.object.key.kind, &row.object.key.id));
@@ -202,7 +202,8 @@ impl Shared {
         let rows = rows.collect::<Result<Vec<_>>>()?.into_iter().flatten();
         let same = |row: &Row| {
             expired.iter().any(|old| {
-                old.object.key == row.object.key && old.object.revision == row.object.revision
+                old.object.key == row.object.key
+                    && old.object.created_revision == row.object.created_revision
             })
         };
         Ok((rows.filter(same).collect(), reading))

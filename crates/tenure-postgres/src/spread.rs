@@ -8,9 +8,8 @@ use futures::future::join_all;
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Result};
 
-use crate::BACKEND;
 use crate::shared::Shared;
-use crate::touch::{SHARE, TOUCH_BYTES};
+use crate::touch::{SHARE, TOUCH_BYTES, in_part};
 
 /// Touches everything, one answer for each.
 pub(crate) async fn touch(shared: &Shared, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
@@ -39,9 +38,7 @@ pub(crate) async fn touch(shared: &Shared, touches: Vec<Touch>) -> Result<Vec<Re
     match failed {
         None => Ok(results.into_iter().flatten().collect()),
         // To say that nothing was done would be wrong.
-        Some(error) if done && !error.is_unknown() => {
-            Err(Error::unknown(BACKEND, format!("a part of the touches failed: {error}")))
-        }
+        Some(error) if done => Err(in_part(&error)),
         Some(error) => Err(error),
     }
 }

@@ -4,7 +4,7 @@
 //! the revision given and its life is not over. If it counts fewer rows than there are touches, they
 //! are done over in a transaction of two exchanges: lock the rows and look at the clock; decide here,
 //! with the very function the other backends use; write the new expiries and commit. Having touched
-//! some of them twice does no harm.
+//! some of them twice does no harm. What fails after some were touched is unknown, not unavailable.
 //!
 //! Nothing but `expires_at_ms` changes, which is in no index, so the row's new version stays on its
 //! page. A touch and a commit settle who was first by the row's lock, which both take in the order of
@@ -144,44 +144,52 @@ impl Toucher {
     }
 
     async fn attempt(&mut self, batch: &[&Touch]) -> Result<Vec<Result<Touched>>> {
+        let mut applied = false;
         for attempt in 1.. {
-            let failure = match self.once(batch).await {
+            let failure = match self.once(batch, &mut applied).await {
                 Ok(answers) => return Ok(answers),
                 Err(Broken::InDoubt(why)) => return Err(commit_unanswered(&why)),
                 Err(Broken::Before(failure)) => failure,
             };
             if !failure.transient || attempt >= ATTEMPTS {
-                return Err(failure.error);
+                return Err(if applied { in_part(&failure.error) } else { failure.error });
             }
             self.shared.time.sleep(PAUSE * attempt).await;
         }
         unreachable!("the loop ends by returning")
     }
 
-    async fn once(&mut self, batch: &[&Touch]) -> Result<Vec<Result<Touched>>, Broken> {
+    /// Says in `applied` whether some were touched, whatever becomes of the others.
+    async fn once(
+        &mut self,
+        batch: &[&Touch],
+        applied: &mut bool,
+    ) -> Result<Vec<Result<Touched>>, Broken> {
         let (session, statements) = match self.session.take() {
             Some(ready) if !ready.0.client.is_closed() => ready,
             _ => connect(&self.shared).await?,
         };
-        let answers = match self.at_once(&session, &statements, batch).await? {
-            Some(answers) => answers,
-            None => self.transact(&session, &statements, batch).await?,
+        let touched = self.at_once(&session, &statements, batch).await?;
+        *applied |= touched > 0;
+        let answers = match touched == batch.len() {
+            true => batch.iter().map(|touch| Ok(done(touch))).collect(),
+            false => self.transact(&session, &statements, batch).await?,
         };
         self.session = Some((session, statements));
         Ok(answers)
     }
 
-    /// Touches all of them in one exchange; `None` if not all could be.
+    /// Touches as many of them as it can in one exchange; how many that were.
     async fn at_once(
         &self,
         session: &Session,
         statements: &Statements,
         batch: &[&Touch],
-    ) -> Result<Option<Vec<Result<Touched>>>, Broken> {
+    ) -> Result<usize, Broken> {
         let shared = &self.shared;
         let patience = shared.connector.options.reply_timeout;
         let client = &session.client;
-        let Some((earliest, latest)) = shared.time.between() else { return Ok(None) };
+        let Some((earliest, latest)) = shared.time.between() else { return Ok(0) };
         let mut sorted = batch.to_vec();
         sorted.sort_unstable_by_key(|touch| &touch.key);
         let kinds: Vec<&str> = sorted.iter().map(|touch| touch.key.kind.as_str()).collect();
@@ -196,21 +204,17 @@ impl Toucher {
             client.query_one(&statements.all, &parameters),
             client.query_one(&statements.meta, &[]),
         );
-        let count: i64 = match tokio::time::timeout(patience, both).await {
+        match tokio::time::timeout(patience, both).await {
             Ok((Ok(counted), Ok(meta))) => {
                 let reading = shared.time.received(sent, sample(&meta));
                 self.record(reading.stepped, &meta, &expiries).await;
-                counted.get(0)
+                Ok(usize::try_from(counted.get::<_, i64>(0)).unwrap_or(0))
             }
-            // It is done, but we do not know what time it is.
-            Ok((Ok(_), Err(error))) => return Err(error.into()),
-            Ok((Err(error), _)) if error.as_db_error().is_some() => return Err(error.into()),
-            Ok((Err(error), _)) => return Err(Broken::InDoubt(error.to_string())),
-            Err(_) => return Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
-        };
-        let done = |touch: &&Touch| Ok(Touched { revision: touch.revision, ttl: touch.ttl });
-        let all = usize::try_from(count) == Ok(batch.len());
-        Ok(all.then(|| batch.iter().map(done).collect()))
+            Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
+            // It may be done, or even is, and we do not know what time it is.
+            Ok((Err(error), _) | (_, Err(error))) => Err(Broken::InDoubt(error.to_string())),
+            Err(_) => Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
+        }
     }
 
     /// A short life may bring the next expiry nearer, and a stepped clock must be corrected for
@@ -341,10 +345,38 @@ async fn connect(shared: &Shared) -> Result<(Session, Statements), Failure> {
     Ok((session, Statements { all, lock, meta, prolong }))
 }
 
+fn done(touch: &Touch) -> Touched {
+    Touched { revision: touch.revision, ttl: touch.ttl }
+}
+
+/// What to tell of touches that failed after some of them were done.
+pub(crate) fn in_part(error: &Error) -> Error {
+    if error.is_unknown() {
+        return error.clone();
+    }
+    Error::unknown(BACKEND, format!("a part of the touches failed: {error}"))
+}
+
 /// A store that is away is told once for all; refusals stand alone.
 fn whole(answers: Vec<Result<Touched>>) -> Result<Vec<Result<Touched>>> {
     match answers.iter().find_map(|answer| answer.as_ref().err().filter(|e| !e.is_refusal())) {
+        Some(error) if answers.iter().any(Result::is_ok) => Err(in_part(error)),
         Some(error) => Err(error.clone()),
         None => Ok(answers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_after_a_part_was_done_is_unknown() {
+        let done = || Ok(Touched { revision: 1, ttl: Duration::from_secs(1) });
+        let gone = || Err(Error::NotFound { key: tenure::Key::new("k", "1") });
+        let away = || Err(Error::unavailable(BACKEND, "away"));
+        assert!(whole(vec![done(), away()]).unwrap_err().is_unknown());
+        assert_eq!(whole(vec![gone(), away()]).unwrap_err().code(), "unavailable");
+        assert_eq!(whole(vec![done(), gone()]).unwrap().len(), 2);
     }
 }

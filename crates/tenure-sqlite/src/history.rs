@@ -192,8 +192,16 @@ pub(crate) struct Bounds {
     pub(crate) at_once: u64,
 }
 
-/// The revision up to which history may go now, if any. It is the last one of a row.
-pub(crate) fn cut(conn: &Connection, head: u64, bounds: Bounds) -> rusqlite::Result<Option<u64>> {
+/// How far history may go now.
+pub(crate) struct Cut {
+    /// Up to here, which is the last revision of a row.
+    pub(crate) revision: u64,
+    /// What comes behind may go as well, another time.
+    pub(crate) more: bool,
+}
+
+/// How far history may go now, if it may.
+pub(crate) fn cut(conn: &Connection, head: u64, bounds: Bounds) -> rusqlite::Result<Option<Cut>> {
     let sql = "SELECT min(revision) FROM tenure_history";
     let oldest: Option<u64> = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
     let Some(oldest) = oldest else { return Ok(None) };
@@ -204,9 +212,15 @@ pub(crate) fn cut(conn: &Connection, head: u64, bounds: Bounds) -> rusqlite::Res
                WHERE revision <= ?1 AND (recorded_ms < ?2 OR revision <= ?3)";
     let found = conn
         .prepare_cached(sql)?
-        .query_row((last, bounds.before_ms, crowded), |row| row.get(0))
+        .query_row((last, bounds.before_ms, crowded), |row| row.get::<_, Option<u64>>(0))?;
+    let Some(revision) = found else { return Ok(None) };
+    let sql = "SELECT recorded_ms < ?2 OR revision <= ?3 FROM tenure_history
+               WHERE revision > ?1 ORDER BY revision LIMIT 1";
+    let more = conn
+        .prepare_cached(sql)?
+        .query_row((revision, bounds.before_ms, crowded), |row| row.get(0))
         .optional()?;
-    Ok(found.flatten())
+    Ok(Some(Cut { revision, more: more.unwrap_or(false) }))
 }
 
 /// Forgets everything up to this revision.

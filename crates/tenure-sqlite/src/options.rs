@@ -86,8 +86,8 @@ impl Options {
     /// Opens a file on a network file system all the same. The write-ahead log needs memory that all
     /// processes share, so at most one host may ever have it open.
     #[must_use]
-    pub fn allow_network_filesystem(mut self) -> Self {
-        self.allow_network_filesystem = true;
+    pub fn allow_network_filesystem(mut self, allow: bool) -> Self {
+        self.allow_network_filesystem = allow;
         self
     }
 

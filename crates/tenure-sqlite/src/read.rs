@@ -85,8 +85,11 @@ impl Readers {
     pub(crate) async fn get(self: &Arc<Self>, key: &Key) -> Result<Option<Object>> {
         let key = key.clone();
         self.run(move |conn, time| {
+            // Before the row is read: a touch that comes in between must not be missed, or an
+            // object that lives would seem gone.
+            let now_ms = time.now_ms();
             let row = find(conn, &key).map_err(|error| of_row(error, &key))?;
-            Ok(row.and_then(|row| row.read(time.now_ms())))
+            Ok(row.and_then(|row| row.read(now_ms)))
         })
         .await
     }

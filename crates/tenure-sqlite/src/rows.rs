@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::types::Type;
 use tenure::store::decide::Row;
+use tenure::store::labels_of_json;
 use tenure::{Key, Labels, Object};
 
 /// A statement around the columns that `object` reads, in its order.
@@ -49,7 +50,7 @@ fn parse_labels(text: &str) -> rusqlite::Result<Labels> {
     if text == "{}" || text.is_empty() {
         return Ok(Labels::new());
     }
-    serde_json::from_str(text)
+    labels_of_json(text)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(4, Type::Text, Box::new(error)))
 }
 

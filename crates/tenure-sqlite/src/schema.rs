@@ -97,6 +97,9 @@ pub(crate) fn prepare(conn: &mut Connection, options: &Options) -> Result<HostTi
         if schema < SCHEMA_VERSION {
             txn.execute_batch(FROM_FIRST).map_err(definite)?;
         }
+        // Whoever is below our level would be unsafe beside us.
+        let raise = "UPDATE tenure_meta SET min_writer = ?1 WHERE min_writer < ?1";
+        txn.execute(raise, [WRITER_LEVEL]).map_err(definite)?;
         HostTime::resume_in(clock, options.boot_id.clone(), Some(&anchor))
     } else {
         let time = HostTime::resume_in(clock, options.boot_id.clone(), None);
@@ -162,7 +165,7 @@ fn old_columns(conn: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
 /// Labels that are no JSON object would be lost; say so before anything is changed.
 fn check_old_labels(conn: &Connection) -> Result<()> {
     let sql = "SELECT object_type || '/' || id FROM objects
-               WHERE labels IS NOT NULL AND labels <> ''
+               WHERE labels IS NOT NULL AND trim(labels) NOT IN ('', 'null')
                  AND (NOT json_valid(labels) OR json_type(labels) <> 'object') LIMIT 1";
     let bad: Option<String> =
         conn.query_row(sql, [], |row| row.get(0)).optional().map_err(definite)?;
@@ -210,7 +213,8 @@ fn take_over(conn: &Connection, old: &[(String, String)]) -> rusqlite::Result<u6
         &format!(
             "INSERT INTO objects (object_type, id, name, payload, labels, created_at_ms,
                updated_at_ms, resource_version, revision, created_revision, token {columns})
-             SELECT object_type, id, name, payload, coalesce(nullif(labels, ''), '{{}}'),
+             SELECT object_type, id, name, payload,
+               CASE WHEN trim(labels) IN ('', 'null') THEN '{{}}' ELSE coalesce(labels, '{{}}') END,
                created_at_ms, updated_at_ms, {version}, nr, nr, nr {columns}
              FROM (SELECT *, row_number() OVER (ORDER BY created_at_ms, object_type, id) AS nr
                    FROM tenure_old_objects)"

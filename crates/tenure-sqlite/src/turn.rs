@@ -2,11 +2,11 @@
 
 use rusqlite::Connection;
 use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide_touch};
-use tenure::store::{Touch, Touched};
+use tenure::store::{Touch, Touched, check_writer};
 use tenure::{Key, Result};
 
 use crate::apply::{Statements, by_name, find, of_row};
-use crate::error::definite;
+use crate::error::{BACKEND, definite};
 use crate::guard::Guard;
 use crate::history;
 use crate::known::Known;
@@ -44,12 +44,14 @@ impl<'w> Turn<'w> {
         guard: &'w Guard,
         known: &'w mut Known,
         now: Now,
-    ) -> rusqlite::Result<Self> {
-        if !known.begin(conn)? {
-            guard.look(conn)?;
+    ) -> Result<Self> {
+        if !known.begin(conn).map_err(definite)? {
+            guard.look(conn).map_err(definite)?;
+            // A newer program may have opened the file meanwhile, beside which this one is unsafe.
+            check_writer(BACKEND, min_writer(conn).map_err(definite)?)?;
         }
-        let begun_at = revision(conn)?;
-        let statements = Statements::new(conn)?;
+        let begun_at = revision(conn).map_err(definite)?;
+        let statements = Statements::new(conn).map_err(definite)?;
         Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new() })
     }
 
@@ -115,4 +117,9 @@ impl<'w> Turn<'w> {
 /// The last revision drawn, as this connection sees it.
 pub(crate) fn revision(conn: &Connection) -> rusqlite::Result<u64> {
     conn.prepare_cached("SELECT revision FROM tenure_meta")?.query_row([], |row| row.get(0))
+}
+
+/// The lowest writer level that the file accepts.
+fn min_writer(conn: &Connection) -> rusqlite::Result<u32> {
+    conn.prepare_cached("SELECT min_writer FROM tenure_meta")?.query_row([], |row| row.get(0))
 }

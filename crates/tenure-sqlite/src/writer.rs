@@ -29,9 +29,9 @@ use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
 const SWEEP: Sweep = Sweep { rows: 500, bytes: 4 * 1024 * 1024 };
-/// Events removed in one transaction.
+/// Revisions forgotten in one transaction, for which callers have to wait.
 const COMPACT_REVISIONS: u64 = 5_000;
-/// How often history is looked at.
+/// How often history is looked at, unless there is more to forget: then after every group.
 const COMPACT_EVERY_MS: i64 = 5_000;
 
 /// The thread's own state.
@@ -46,6 +46,8 @@ pub(crate) struct Writer {
     history_ms: i64,
     history_events: u64,
     compacted_at_ms: i64,
+    /// History is longer than it should be, though some of it was just forgotten.
+    behind: bool,
     next_expiry_ms: Option<i64>,
     pub(crate) patience: Patience,
 }
@@ -69,6 +71,7 @@ pub(crate) fn spawn(
         history_ms: i64::try_from(options.history.as_millis()).unwrap_or(i64::MAX),
         history_events: options.history_events,
         compacted_at_ms: i64::MIN,
+        behind: false,
         next_expiry_ms: None,
         patience: Patience::default(),
     };
@@ -104,6 +107,9 @@ impl Writer {
 
     /// How long nothing needs to be done: until the next object expires.
     fn idle(&self) -> Duration {
+        if self.behind {
+            return Duration::ZERO;
+        }
         let ms = self.next_expiry_ms.map_or(60_000, |at| at - self.time.now_ms());
         Duration::from_millis(u64::try_from(ms.clamp(0, 60_000)).unwrap_or(0))
     }
@@ -122,7 +128,7 @@ impl Writer {
         let now = self.now();
         let worked = match Turn::new(&self.conn, &self.guard, &mut self.known, now) {
             Ok(mut turn) => work(&mut turn).and_then(|()| turn.end().map_err(definite)),
-            Err(error) => Err(definite(error)),
+            Err(error) => Err(error),
         };
         let (head, steps) = match worked {
             Ok(done) => done,
@@ -183,13 +189,16 @@ impl Writer {
             Some(at) if at <= now => self.sweep(),
             _ => Ok(()),
         };
-        let compacted = match now - self.compacted_at_ms.max(i64::MIN / 2) >= COMPACT_EVERY_MS {
+        let due = now - self.compacted_at_ms.max(i64::MIN / 2) >= COMPACT_EVERY_MS;
+        let compacted = match due || self.behind {
             true => {
                 self.compacted_at_ms = now;
                 self.compact()
             }
-            false => Ok(()),
+            false => Ok(false),
         };
+        // What failed is tried again when it is due, not at once.
+        self.behind = matches!(compacted, Ok(true));
         if let Err(error) = swept.and(compacted) {
             tracing::warn!(%error, "tidying up failed; it is tried again");
             self.next_expiry_ms = self.next_expiry_ms.map(|at| at.max(now + 1_000));
@@ -209,7 +218,8 @@ impl Writer {
         })
     }
 
-    fn compact(&mut self) -> Result<()> {
+    /// Forgets a part of what is too old or too much; whether there is more of it.
+    fn compact(&mut self) -> Result<bool> {
         let bounds = Bounds {
             before_ms: self.time.now_ms().saturating_sub(self.history_ms),
             revisions: self.history_events,
@@ -217,8 +227,9 @@ impl Writer {
         };
         let head = revision(&self.conn).map_err(definite)?;
         let Some(cut) = history::cut(&self.conn, head, bounds).map_err(definite)? else {
-            return Ok(());
+            return Ok(false);
         };
-        self.transact(|turn| history::forget(turn.conn, cut).map_err(definite))
+        self.transact(|turn| history::forget(turn.conn, cut.revision).map_err(definite))?;
+        Ok(cut.more)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Commit, Put, Query, Touch, Write};
+use crate::store::{Commit, Put, Query, Requirement, Selector, Touch, WatchRequest, Write};
 use crate::{Error, Key, Result};
 
 /// The most a backend takes. Sizes are bytes of UTF-8 or of payload.
@@ -49,14 +49,19 @@ impl Limits {
     };
 
     pub(crate) fn check_key(&self, key: &Key) -> Result<()> {
-        check_text("kind", &key.kind, self.kind_bytes)?;
-        if key.kind.contains('/') {
+        self.check_kind(&key.kind)?;
+        check_text("id", &key.id, self.id_bytes)
+    }
+
+    fn check_kind(&self, kind: &str) -> Result<()> {
+        check_text("kind", kind, self.kind_bytes)?;
+        if kind.contains('/') {
             return Err(Error::invalid(
-                format!("kind {:?}", key.kind),
+                format!("kind {kind:?}"),
                 "'/' separates kind from id; use another character",
             ));
         }
-        check_text("id", &key.id, self.id_bytes)
+        Ok(())
     }
 
     pub(crate) fn check_commit(&self, commit: &Commit) -> Result<()> {
@@ -91,9 +96,7 @@ impl Limits {
         check_limit("labels", self.labels, put.labels.len())?;
         for (key, value) in &put.labels {
             check_text("label key", key, self.label_bytes)?;
-            if !value.is_empty() {
-                check_text("label value", value, self.label_bytes)?;
-            }
+            check_text_or_none("label value", value, self.label_bytes)?;
         }
         check_limit("payload_bytes", self.payload_bytes, put.payload.len())?;
         put.ttl.map_or(Ok(()), |ttl| self.check_ttl(ttl))
@@ -108,10 +111,52 @@ impl Limits {
     }
 
     pub(crate) fn check_query(&self, query: &Query) -> Result<()> {
-        check_text("kind", &query.kind, self.kind_bytes)?;
+        self.check_kind(&query.kind)?;
         check_limit("page_objects", self.page_objects, query.limit)?;
         if query.limit == 0 {
             return Err(Error::invalid("page limit 0", "ask for at least one object a page"));
+        }
+        if let Some(name) = &query.name {
+            check_text("name", name, self.name_bytes)?;
+        }
+        check_text_or_none("prefix", &query.range.prefix, self.id_bytes)?;
+        self.check_bound("from", query.range.from.as_deref())?;
+        self.check_bound("until", query.range.until.as_deref())?;
+        self.check_bound("after", query.after.as_deref())?;
+        self.check_selector(&query.selector)
+    }
+
+    pub(crate) fn check_watch(&self, request: &WatchRequest) -> Result<()> {
+        request.kind.as_deref().map_or(Ok(()), |kind| self.check_kind(kind))?;
+        check_text_or_none("prefix", &request.prefix, self.id_bytes)
+    }
+
+    /// A bound need not be an id that could be: what comes right behind one has a character more, and
+    /// that may be a control character. Only a NUL is more than every backend can compare with.
+    fn check_bound(&self, what: &'static str, bound: Option<&str>) -> Result<()> {
+        let Some(bound) = bound else { return Ok(()) };
+        if bound.contains('\0') {
+            return Err(Error::invalid(
+                format!("{what} {bound:?}"),
+                "it contains a NUL, which no id has",
+            ));
+        }
+        check_limit("id_bytes", self.id_bytes + 1, bound.len())
+    }
+
+    fn check_selector(&self, selector: &Selector) -> Result<()> {
+        check_limit("labels", self.labels, selector.0.len())?;
+        for requirement in &selector.0 {
+            let (key, values) = match requirement {
+                Requirement::In(key, values) | Requirement::NotIn(key, values) => {
+                    (key, &values[..])
+                }
+                Requirement::Exists(key) | Requirement::Absent(key) => (key, &[][..]),
+            };
+            check_text("label key", key, self.label_bytes)?;
+            for value in values {
+                check_text_or_none("label value", value, self.label_bytes)?;
+            }
         }
         Ok(())
     }
@@ -141,6 +186,10 @@ fn check_limit(limit: &'static str, max: usize, got: usize) -> Result<()> {
     Ok(())
 }
 
+fn check_text_or_none(what: &'static str, text: &str, max: usize) -> Result<()> {
+    if text.is_empty() { Ok(()) } else { check_text(what, text, max) }
+}
+
 /// Text that every backend can store and sort alike: not empty, bounded, without control characters
 /// (a NUL cannot be kept by Postgres, a newline would break what people read).
 fn check_text(what: &'static str, text: &str, max: usize) -> Result<()> {
@@ -151,7 +200,7 @@ fn check_text(what: &'static str, text: &str, max: usize) -> Result<()> {
         return Err(Error::LimitExceeded {
             limit: match what {
                 "kind" => "kind_bytes",
-                "id" => "id_bytes",
+                "id" | "prefix" => "id_bytes",
                 "name" => "name_bytes",
                 _ => "label_bytes",
             },

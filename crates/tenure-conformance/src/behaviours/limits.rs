@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{Commit, Expect, Put, Query, Touch};
+use tenure::store::{Commit, Expect, Put, Query, Requirement, Selector, Touch, WatchRequest};
 use tenure::{Error, Key, Labels};
 
 use crate::context::Context;
@@ -35,6 +35,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             malformed_text_is_refused,
             [],
             "empty, with control characters, or with '/' in a kind; nothing is written"
+        ),
+        behaviour!(
+            malformed_questions_are_refused,
+            [],
+            "what no object can have is not asked for: a list or a watch says what is wrong"
         ),
     ]
 }
@@ -232,5 +237,65 @@ async fn malformed_text_is_refused(ctx: Context) -> Result<(), Failure> {
     ensure_eq!(error.code(), "invalid", "a read of a malformed id");
     let left = ctx.store().list(&Query::new(&kind)).await?;
     ensure_eq!(left.objects.len(), 0, "objects left by refused puts");
+    Ok(())
+}
+
+async fn malformed_questions_are_refused(ctx: Context) -> Result<(), Failure> {
+    let kind = ctx.kind("a");
+    let limits = ctx.caps().limits.clone();
+    let ask = || Query::new(&kind);
+    let long = |bytes: usize| "x".repeat(bytes + 8);
+    let mut bad = vec![
+        (Query::new(""), "kind"),
+        (Query::new(format!("{kind}/x")), "kind"),
+        (Query::new("a\0b"), "kind"),
+        (ask().prefix("a\0b"), "prefix"),
+        (ask().prefix("line\n"), "prefix"),
+        (ask().prefix(long(limits.id_bytes)), "id_bytes"),
+        (ask().from("a\0b"), "from"),
+        (ask().from(long(limits.id_bytes)), "id_bytes"),
+        (ask().until("a\0b"), "until"),
+        (ask().until(long(limits.id_bytes)), "id_bytes"),
+        (ask().after("a\0b"), "after"),
+        (ask().after(long(limits.id_bytes)), "id_bytes"),
+    ];
+    if ctx.caps().names {
+        bad.extend([
+            (ask().name(""), "name"),
+            (ask().name("a\0b"), "name"),
+            (ask().name(long(limits.name_bytes)), "name_bytes"),
+        ]);
+    }
+    if ctx.caps().labels {
+        let exists = |key: &str| Selector(vec![Requirement::Exists(key.to_owned())]);
+        let many = vec![Requirement::Exists("k".to_owned()); limits.labels + 1];
+        bad.extend([
+            (ask().selector(Selector::equals("a\0b", "v")), "label key"),
+            (ask().selector(Selector::equals("k", "a\0b")), "label value"),
+            (ask().selector(exists("")), "label key"),
+            (ask().selector(exists(&long(limits.label_bytes))), "label_bytes"),
+            (ask().selector(Selector(many)), "labels"),
+        ]);
+    }
+    for (query, named) in bad {
+        says(refused(ctx.store().list(&query).await)?, named, &query)?;
+    }
+    let watches = [
+        (WatchRequest::kind(""), "kind"),
+        (WatchRequest::kind("a\0b"), "kind"),
+        (WatchRequest::kind(format!("{kind}/x")), "kind"),
+        (WatchRequest::kind(&kind).prefix("a\0b"), "prefix"),
+        (WatchRequest::kind(&kind).prefix(long(limits.id_bytes)), "id_bytes"),
+    ];
+    for (request, named) in watches {
+        says(refused(ctx.store().watch(&request).await)?, named, &request)?;
+    }
+    Ok(())
+}
+
+/// Whether an error blames the caller, and names what is wrong.
+fn says(error: Error, named: &str, of: &dyn std::fmt::Debug) -> Result<(), Failure> {
+    ensure!(matches!(error.code(), "invalid" | "limit_exceeded"), "{of:?}: {error}");
+    ensure!(error.to_string().contains(named), "{of:?}: {error}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{Commit, Expect, ExpiryClock, Put, Query, WatchRequest};
+use tenure::store::{Commit, Expect, ExpiryClock, Put, Query, Touch, Watch, WatchRequest};
 
 use crate::context::Context;
 use crate::helpers::{Replica, existing, put, refused, until_key};
@@ -28,8 +28,8 @@ pub(super) fn all() -> Vec<Behaviour> {
         ),
         behaviour!(
             a_closed_handle_refuses,
-            [reopens],
-            "after close every call is Unavailable, and other handles go on"
+            [],
+            "after close every call is Unavailable, watches end, and other handles go on"
         ),
     ]
 }
@@ -111,21 +111,45 @@ async fn history_is_there_after_reopening(ctx: Context) -> Result<(), Failure> {
 async fn a_closed_handle_refuses(ctx: Context) -> Result<(), Failure> {
     let key = ctx.key("one");
     let closed = ctx.open_brief().await?;
-    put(&closed, Put::new(key.clone(), "v")).await?;
+    let written = put(&closed, Put::new(key.clone(), "v")).await?;
+    let mut watch = closed.watch(&WatchRequest::kind(&key.kind)).await?;
     closed.close().await;
     closed.close().await;
-    for result in [
+    let mut answers = vec![
         closed.get(&key).await.map(|_| ()),
         closed.list(&Query::new(&key.kind)).await.map(|_| ()),
         closed.commit(Put::new(key.clone(), "w")).await.map(|_| ()),
-    ] {
+        closed.watch(&WatchRequest::kind(&key.kind)).await.map(|_| ()),
+        end_of(&mut watch).await?,
+    ];
+    if ctx.caps().ttl.is_some() {
+        let ttl = ctx.ttl_of(Duration::from_secs(600));
+        let touch = Touch { key: key.clone(), revision: written.revision, ttl };
+        answers.push(closed.touch(vec![touch]).await.map(|_| ()));
+    }
+    for (n, result) in answers.into_iter().enumerate() {
         match result {
             Err(tenure::Error::Unavailable { .. }) => {}
-            other => return Err(Failure::new(format!("a closed handle answered {other:?}"))),
+            other => return Err(Failure::new(format!("a closed handle answered {n}: {other:?}"))),
         }
     }
     ensure_eq!(existing(ctx.store(), &key).await?.version, 1);
     let stale = Put::new(key.clone(), "w").expect(Expect::Version(9));
     ensure_eq!(refused(ctx.store().commit(stale).await)?.code(), "conflict");
     Ok(())
+}
+
+/// How a watch ends, whatever it has to say before.
+async fn end_of(watch: &mut Watch) -> Result<tenure::Result<()>, Failure> {
+    let ends = async {
+        loop {
+            match watch.next().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Ok(Err(error)),
+                None => return Err(Failure::new("a watch ended without a word")),
+            }
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), ends).await;
+    ended.map_err(|_| Failure::new("a watch of a closed handle goes on"))?
 }

@@ -46,6 +46,16 @@ begin
         raise exception 'a row of table objects has labels that are not JSON (%); repair it and start again', sqlerrm;
     end;
     update objects set labels = null where btrim(labels) in ('', 'null', '{}');
+    for found in
+        select object_type, id from objects where jsonb_typeof(labels::jsonb) <> 'object' limit 1
+    loop
+        raise exception 'labels of %/% are not a JSON object; repair that row and start again', found.object_type, found.id;
+    end loop;
+    -- Labels are strings; a number becomes its digits, so that it is found by them.
+    update objects set labels =
+        (select jsonb_object_agg(key, coalesce(value, 'null'))::text
+         from jsonb_each_text(labels::jsonb))
+        where jsonb_path_exists(labels::jsonb, '$.* ? (@.type() <> "string")', silent => true);
     update objects set created_at_ms = coalesce(created_at_ms, 0),
                        updated_at_ms = coalesce(updated_at_ms, created_at_ms, 0)
         where created_at_ms is null or updated_at_ms is null;

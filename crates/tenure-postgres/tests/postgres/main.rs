@@ -7,6 +7,7 @@ mod flights;
 mod groups;
 mod holders;
 mod known;
+mod midway;
 mod migration;
 mod outage;
 mod sql;
@@ -33,6 +34,7 @@ fn main() {
             connect::add(trials, server);
             groups::add(trials, server);
             known::add(trials, server);
+            midway::add(trials, server);
             flights::add(trials, server);
             outage::add(trials, server);
             sql::add(trials, server);

@@ -45,6 +45,10 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("migration::eight_start_at_once", move || eight(server));
     trials.test("migration::an_old_binary_is_refused", move || old_binary(server));
     trials.test("migration::a_program_too_old_is_refused", move || too_old(server));
+    trials.test("migration::opening_raises_the_writer_level", move || raised(server));
+    trials.test("migration::newer_tables_are_refused", move || newer(server));
+    trials.test("migration::old_labels_become_strings", move || odd_labels(server));
+    trials.test("migration::old_labels_that_are_no_object_are_told", move || bad_labels(server));
     trials.test("migration::schemas_are_separate_stores", move || schemas(server));
     trials.test("migration::ids_sort_bytewise_in_any_language", move || language(server));
 }
@@ -192,6 +196,71 @@ async fn too_old(server: Server) -> Outcome {
     // One that is already running is stopped from writing as well.
     let late = running.commit(put("a", "y").expect(Expect::Exists)).await;
     ensure!(matches!(late, Err(Error::Refused { .. })), "{late:?}");
+    Ok(())
+}
+
+/// What an earlier program let in may no longer be safe beside this one.
+async fn raised(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    connect(&url).await?.close().await;
+    let client = raw(&url).await?;
+    let earlier = "update tenure_meta set min_writer = 0;
+        drop trigger tenure_refuse_writer on objects;
+        create trigger tenure_refuse_writer before insert or update or delete or truncate on objects
+            for each statement when (current_setting('tenure.writer', true) is distinct from '0')
+            execute function tenure_refuse_writer()";
+    client.batch_execute(earlier).await.or_fail()?;
+    let store = connect(&url).await?;
+    store.commit(put("a", "x")).await?;
+    let asked = "select min_writer from tenure_meta";
+    let level: i32 = client.query_one(asked, &[]).await.or_fail()?.get(0);
+    ensure_eq!(level, tenure::store::WRITER_LEVEL as i32);
+    // One of the level that was let in before is stopped by the database itself.
+    client.batch_execute("set tenure.writer = '0'").await.or_fail()?;
+    let told = refusal(&client, "delete from objects").await?;
+    ensure!(told.contains("too old to write"), "{told}");
+    Ok(())
+}
+
+async fn newer(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    connect(&url).await?.close().await;
+    raw(&url).await?.batch_execute("update tenure_meta set schema_version = 99").await.or_fail()?;
+    let refused = PostgresStore::connect(&url).await.err().ok_or("tables too new were opened")?;
+    ensure!(matches!(refused, Error::Refused { .. }), "{refused}");
+    ensure!(refused.to_string().contains("version 99"), "{refused}");
+    Ok(())
+}
+
+async fn odd_labels(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let client = raw(&url).await?;
+    client.batch_execute(OLD).await.or_fail()?;
+    let odd =
+        r#"update objects set labels = '{"n":7,"on":true,"none":null,"s":"x"}' where id = 'a'"#;
+    client.batch_execute(odd).await.or_fail()?;
+    let store = connect(&url).await?;
+    let labels = store.get(&key("a")).await?.ok_or("a is gone")?.labels;
+    let read: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    ensure_eq!(read, [("n", "7"), ("none", "null"), ("on", "true"), ("s", "x")]);
+    let seven = Query::new("thing").selector(Selector::equals("n", "7"));
+    ensure_eq!(store.list_all(&seven).await?.len(), 1);
+    Ok(())
+}
+
+async fn bad_labels(server: Server) -> Outcome {
+    for (bad, told) in [("[1]", "thing/a are not a JSON object"), ("nonsense", "not JSON")] {
+        let url = server.fresh_database()?;
+        let client = raw(&url).await?;
+        client.batch_execute(OLD).await.or_fail()?;
+        let spoil = format!("update objects set labels = '{bad}' where id = 'a'");
+        client.batch_execute(&spoil).await.or_fail()?;
+        let error = PostgresStore::connect(&url).await.err().ok_or("bad labels were let in")?;
+        ensure!(error.to_string().contains(told), "{error}");
+        let mend = "update objects set labels = null where id = 'a'";
+        client.batch_execute(mend).await.or_fail()?;
+        ensure!(connect(&url).await?.get(&key("a")).await?.is_some());
+    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("conflicts_in_a_group_concern_only_themselves", group);
     trials.test("a_closed_store_refuses", closed);
     trials.test("history_is_kept_within_its_bounds", history);
+    trials.test("history_is_cut_as_fast_as_it_grows", burst);
     trials.test("damaged_history_says_so_and_objects_stay", damaged_history);
     trials.test("large_objects_that_expire_together_go_in_pieces", large_and_mortal);
 }
@@ -193,6 +194,34 @@ async fn history() -> Result<(), Failure> {
         store.commit(Put::new(key.clone(), format!("late {n}"))).await?;
     }
     ensure!(count()? <= 5, "{} events after their time", count()?);
+    Ok(())
+}
+
+/// Commits come much faster than one look at history removes them.
+async fn burst() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("burst.db");
+    let clock = tenure::clock::ManualClock::new();
+    let store = Options::new(&path)
+        .clock(std::sync::Arc::new(clock.clone()))
+        .history(Duration::from_secs(600), 1_000)
+        .open()?
+        .into_store();
+    for round in 0..20 {
+        let put = |n: u32| Put::new(Key::new("k", n.to_string()), format!("{round}"));
+        let commits = (0..1_000).map(|n| store.commit(put(n)));
+        futures::future::try_join_all(commits).await?;
+    }
+    clock.advance(Duration::from_secs(6));
+    // Before a commit is answered, the writer has tidied up behind the one before it.
+    for n in 0..10 {
+        store.commit(Put::new(Key::new("k", "last"), n.to_string())).await?;
+    }
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    let sql = "SELECT max(revision) - min(revision) FROM tenure_history";
+    let kept: u64 = conn.query_row(sql, [], |row| row.get(0)).map_err(|e| e.to_string())?;
+    // What one transaction did goes as a whole, so up to a group more may stay.
+    ensure!(kept <= 1_000 + 1_024, "{kept} revisions are kept for a bound of 1,000");
     Ok(())
 }
 

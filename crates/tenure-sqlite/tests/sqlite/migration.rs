@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 
 use rusqlite::Connection;
-use tenure::store::{Expect, Put, Query, WatchRequest, WriteCondition};
+use tenure::store::{Expect, Put, Query, Selector, WatchRequest, WriteCondition};
 use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -19,6 +19,8 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("a_program_below_the_writer_level_is_refused", writer_level);
     trials.test("a_file_of_the_first_version_is_taken_over", first_version);
     trials.test("a_foreign_table_is_refused_untouched", foreign_table);
+    trials.test("opening_raises_the_writer_level", raises_the_level);
+    trials.test("old_labels_that_are_no_strings_are_read", odd_labels);
     trials.test("malformed_old_labels_stop_the_migration_untouched", bad_labels);
 }
 
@@ -162,6 +164,46 @@ async fn writer_level() -> Result<(), Failure> {
     let refused = open(path.to_string_lossy().into_owned()).await.map_err(|e| e.to_string());
     let Err(reason) = refused else { return Err("an old program was let in".into()) };
     ensure!(reason.contains("level 99") && reason.contains("upgrade"), "{reason}");
+    Ok(())
+}
+
+/// What an earlier program let in may no longer be safe beside this one.
+async fn raises_the_level() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("raised.db");
+    SqliteStore::open(&path)?.into_store().close().await;
+    let conn = Connection::open(&path).map_err(sql)?;
+    conn.execute("UPDATE tenure_meta SET min_writer = 0", []).map_err(sql)?;
+    let running = SqliteStore::open(&path)?.into_store();
+    let level = "SELECT min_writer FROM tenure_meta";
+    let level: u32 = conn.query_row(level, [], |row| row.get(0)).map_err(sql)?;
+    ensure_eq!(level, tenure::store::WRITER_LEVEL);
+    // One that is already running is stopped from writing as well.
+    running.commit(Put::new(Key::new("k", "1"), "x")).await?;
+    conn.execute("UPDATE tenure_meta SET min_writer = 99", []).map_err(sql)?;
+    let late = running.commit(Put::new(Key::new("k", "1"), "y")).await;
+    ensure!(matches!(late, Err(Error::Refused { .. })), "{late:?}");
+    Ok(())
+}
+
+async fn odd_labels() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("labels.db");
+    let conn = older_database(&path, 3).map_err(sql)?;
+    let odd = r#"{"n":7,"on":true,"none":null,"list":[1,"a"],"s":"x"}"#;
+    conn.execute("UPDATE objects SET labels = ?1 WHERE id = 'id-0001'", [odd]).map_err(sql)?;
+    conn.execute("UPDATE objects SET labels = ' null ' WHERE id = 'id-0002'", []).map_err(sql)?;
+    let store = SqliteStore::open(&path)?.into_store();
+    let all = store.list_all(&Query::new("sandbox")).await?;
+    ensure_eq!(all.len(), 3);
+    let read: Vec<_> = all[1].labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let want = [("list", r#"[1,"a"]"#), ("n", "7"), ("none", "null"), ("on", "true"), ("s", "x")];
+    ensure_eq!(read, want);
+    ensure!(all[2].labels.is_empty());
+    let seven = Query::new("sandbox").selector(Selector::equals("n", "7"));
+    ensure_eq!(store.list_all(&seven).await?.len(), 1);
+    let key = Key::new("sandbox", "id-0001");
+    store.commit(Put::new(key, "new").expect(Expect::Version(1))).await?;
     Ok(())
 }
 

@@ -1,10 +1,13 @@
 //! The store's clock: uptime of the host, whatever the wall clock does, across restarts and reboots.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use rusqlite::Connection;
 use tenure::Key;
-use tenure::clock::ManualClock;
+use tenure::clock::{Clock, ManualClock};
 use tenure::store::{Put, Store, Touch};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -13,6 +16,7 @@ use tenure_sqlite::Options;
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("wall_clock_steps_change_nothing", wall_clock);
     trials.test("a_restart_goes_on_counting", restart);
+    trials.test("a_read_that_stands_still_finds_what_was_touched_meanwhile", standing_still);
     trials.test("a_reboot_counts_from_first_sight", reboot);
 }
 
@@ -78,5 +82,54 @@ async fn reboot() -> Result<(), Failure> {
     ensure_eq!(left, Some(Duration::from_secs(30)), "what was left when it was last seen");
     after.advance(Duration::from_millis(30_001));
     ensure_eq!(store.get(&key).await?, None);
+    Ok(())
+}
+
+/// A clock whose next reader stands still for a while; the writer goes on.
+struct Interrupted {
+    clock: ManualClock,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Clock for Interrupted {
+    fn uptime(&self) -> Duration {
+        if std::thread::current().name() != Some("tenure-sqlite-writer")
+            && let Some(meanwhile) = self.meanwhile.lock().expect("no panic").take()
+        {
+            meanwhile();
+        }
+        self.clock.uptime()
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.clock.wall_ms()
+    }
+
+    fn sleep_until(&self, uptime: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep_until(uptime)
+    }
+}
+
+/// Another process touches the object, and its first life passes.
+fn touched_elsewhere(path: &Path, clock: &ManualClock) {
+    let conn = Connection::open(path).expect("the file opens");
+    conn.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+    let touch = "UPDATE objects SET expires_at_ms = expires_at_ms + 30000";
+    assert_eq!(conn.execute(touch, []).expect("a touch"), 1);
+    clock.advance(Duration::from_secs(31));
+}
+
+async fn standing_still() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("t.db");
+    let manual = ManualClock::new();
+    let clock = Arc::new(Interrupted { clock: manual.clone(), meanwhile: Mutex::default() });
+    let store = Options::new(&path).clock(clock.clone()).open()?.into_store();
+    let key = Key::new("k", "1");
+    store.commit(Put::new(key.clone(), "x").ttl(Duration::from_secs(30))).await?;
+    *clock.meanwhile.lock().expect("no panic") =
+        Some(Box::new(move || touched_elsewhere(&path, &manual)));
+    let found = store.get(&key).await?.ok_or("a live object was not found")?;
+    ensure_eq!(found.expires_in, Some(Duration::from_secs(29)));
     Ok(())
 }

@@ -49,8 +49,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
     async fn watch(&self, request: &WatchRequest) -> Result<Watch>;
 
-    /// Finishes what was accepted and stops background work. Later calls are `Unavailable`, and
-    /// watches end with that error.
+    /// Finishes what was accepted and stops background work. [`super::Store`] refuses later calls and
+    /// ends the watches of a handle that was closed.
     async fn close(&self) {}
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bounded::bounded;
+use super::closing::Closing;
 use super::measured::{Measured, StoreMetrics};
 use super::{
     Attachment, Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch,
@@ -25,6 +26,7 @@ pub struct Store {
     pub(super) clock: SharedClock,
     pub(super) random: SharedRandom,
     timeout: Duration,
+    closing: Closing,
 }
 
 impl Store {
@@ -41,6 +43,7 @@ impl Store {
             clock: SystemClock::shared(),
             random: SystemRandom::shared(),
             timeout: Duration::from_secs(10),
+            closing: Closing::new(),
         }
     }
 
@@ -79,9 +82,10 @@ impl Store {
         self
     }
 
-    /// The same handle on another backend, which is part of this one's or stands before it.
+    /// A handle with the same habits on another backend, which is part of this one's or stands before
+    /// it. Each is closed by itself.
     pub(super) fn with_backend(mut self, backend: Arc<dyn Backend>) -> Self {
-        self.backend = backend;
+        (self.backend, self.closing) = (backend, Closing::new());
         self
     }
 
@@ -112,6 +116,7 @@ impl Store {
 
     /// The object, if it is there and has not expired.
     pub async fn get(&self, key: &Key) -> Result<Option<Object>> {
+        self.require_open()?;
         self.capabilities().limits.check_key(key)?;
         self.require_known(&key.kind)?;
         self.bounded_read("get", self.backend.get(key)).await
@@ -125,6 +130,7 @@ impl Store {
 
     /// One page of objects in bytewise order of id.
     pub async fn list(&self, query: &Query) -> Result<Page> {
+        self.require_open()?;
         let caps = self.capabilities();
         caps.limits.check_query(query)?;
         self.require_known(&query.kind)?;
@@ -153,6 +159,7 @@ impl Store {
     /// The first condition that fails, checks before writes. [`Error::Unknown`] is the only error
     /// after which something may have been applied: read again before you retry.
     pub async fn commit(&self, commit: impl Into<Commit>) -> Result<Committed> {
+        self.require_open()?;
         let mut commit = commit.into();
         self.admit(&commit)?;
         self.grant(&mut commit);
@@ -165,6 +172,7 @@ impl Store {
 
     /// Starts the life of each object anew, if its revision is still the one given.
     pub async fn touch(&self, mut touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        self.require_open()?;
         self.capabilities().limits.check_touches(&touches)?;
         let ttl = self.capabilities().ttl;
         self.require(ttl.is_some(), Capability::Ttl)?;
@@ -180,15 +188,25 @@ impl Store {
 
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
     pub async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
+        self.require_open()?;
+        self.capabilities().limits.check_watch(request)?;
         let history = self.capabilities().history.is_some();
         self.require(request.after.is_none() || history, Capability::History)?;
         request.kind.as_deref().map_or(Ok(()), |kind| self.require_known(kind))?;
-        self.bounded_read("watch", self.backend.watch(request)).await
+        let watch = self.bounded_read("watch", self.backend.watch(request)).await?;
+        Ok(self.closing.ends(watch, self.capabilities().backend))
     }
 
-    /// Finishes what was accepted and stops the backend's background work.
+    /// Finishes what was accepted and stops the backend's background work. From then on every call of
+    /// this handle and of its clones is [`Error::Unavailable`], and their watches end with it. Other
+    /// handles on what is stored go on.
     pub async fn close(&self) {
+        self.closing.close();
         self.backend.close().await;
+    }
+
+    fn require_open(&self) -> Result<()> {
+        self.closing.check(self.capabilities().backend)
     }
 
     fn admit(&self, commit: &Commit) -> Result<()> {

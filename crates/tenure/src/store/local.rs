@@ -56,8 +56,9 @@ pub fn refuse_remote(backend: &'static str, root: &Path, allowed: bool) -> Resul
             backend,
             reason: format!(
                 "{} is on {name}, where locks and atomic renames between machines cannot be relied \
-                 on; use a local disk, a postgres: or etcd: store, or set \
-                 allow_network_filesystem if you know that this one is safe",
+                 on; use a local disk, a postgres: or etcd: store, or add \
+                 ?network-filesystem=allow to the URL (in a program, allow_network_filesystem) if \
+                 you know that this one is safe",
                 root.display()
             ),
         }),
@@ -65,9 +66,32 @@ pub fn refuse_remote(backend: &'static str, root: &Path, allowed: bool) -> Resul
     }
 }
 
+/// The path in the URL of an embedded store, and whether it may be on a network file system:
+/// `PATH?network-filesystem=allow`.
+pub fn place(text: &str) -> Result<(&str, bool)> {
+    match text.split_once('?') {
+        None => Ok((text, false)),
+        Some((path, "network-filesystem=allow")) => Ok((path, true)),
+        Some((_, option)) => Err(Error::invalid(
+            format!("option {option:?}"),
+            "the only one is network-filesystem=allow; a path may not contain a question mark",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_file_system_can_be_allowed_in_the_url() {
+        assert_eq!(place("/data/x.db").unwrap(), ("/data/x.db", false));
+        assert_eq!(place("/data/x.db?network-filesystem=allow").unwrap(), ("/data/x.db", true));
+        for bad in ["x?", "x?network-filesystem", "x?network-filesystem=no", "x?a=b"] {
+            let error = place(bad).unwrap_err();
+            assert!(error.to_string().contains("network-filesystem=allow"), "{error}");
+        }
+    }
 
     #[test]
     fn network_file_systems_are_told_by_their_magic() {

@@ -78,7 +78,8 @@ impl StoreMetrics {
     /// Metrics that this registry exports:
     ///
     /// - `tenure_store_call_seconds{backend,operation,outcome}`, a histogram whose count is the
-    ///   number of calls,
+    ///   number of calls; the outcome is `ok`, an error's code, or `abandoned` for a call that took
+    ///   longer than its caller waited,
     /// - `tenure_store_conflicts_total{kind}`: commits refused because somebody was first,
     /// - `tenure_store_retries_total{kind}`: conflicts that the retry helper tried again,
     /// - `tenure_store_retries_exhausted_total{kind}`: updates it gave up.
@@ -160,12 +161,31 @@ impl Measured {
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let begun = self.clock.uptime();
+        let mut timer = Timer { measured: self, operation, begun, outcome: ABANDONED };
         let result = call.await;
-        let outcome = result.as_ref().err().map_or("ok", Error::code);
-        let took: Duration = self.clock.uptime().saturating_sub(begun);
-        let labels = CallLabels { backend: self.inner.capabilities().backend, operation, outcome };
-        self.metrics.seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        timer.outcome = result.as_ref().err().map_or("ok", Error::code);
         result
+    }
+}
+
+/// The outcome of a call that nobody waited for any longer.
+const ABANDONED: &str = "abandoned";
+
+/// Counts a call when it is over. One that is given up, as when the store hangs, is over, too.
+struct Timer<'a> {
+    measured: &'a Measured,
+    operation: &'static str,
+    begun: Duration,
+    outcome: &'static str,
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        let Measured { inner, metrics, clock } = self.measured;
+        let took = clock.uptime().saturating_sub(self.begun);
+        let backend = inner.capabilities().backend;
+        let labels = CallLabels { backend, operation: self.operation, outcome: self.outcome };
+        metrics.seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
 
@@ -226,8 +246,9 @@ impl Backend for Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
     use crate::store::memory::MemoryStore;
-    use crate::store::{Put, RetryPolicy, WriteCondition};
+    use crate::store::{Put, RetryPolicy, Store, WriteCondition};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn calls_conflicts_retries_and_exhaustion_are_counted_per_kind() {
@@ -262,6 +283,30 @@ mod tests {
             "operation=\"commit\",outcome=\"conflict\"",
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_of_a_store_that_hangs_are_counted_when_they_are_given_up() {
+        let mut registry = Registry::default();
+        let plan = FaultPlan::scripted();
+        let hour = Duration::from_secs(3600);
+        plan.next(Operation::Get, Fault::Delay(hour));
+        plan.next(Operation::Commit, Fault::Delay(hour));
+        let memory = Arc::new(MemoryStore::new());
+        let hung = Faulty::new(memory, plan, crate::clock::SystemClock::shared());
+        let store = Store::new(hung)
+            .with_timeout(Duration::from_millis(20))
+            .with_metrics(StoreMetrics::register(&mut registry));
+        let key = Key::new("order", "1");
+        assert!(matches!(store.get(&key).await, Err(Error::Unavailable { .. })));
+        assert!(store.commit(Put::new(key, "x")).await.unwrap_err().is_unknown());
+        let text = encode(&registry);
+        for operation in ["get", "commit"] {
+            let line = format!(
+                "_count{{backend=\"memory\",operation=\"{operation}\",outcome=\"abandoned\"}} 1"
+            );
+            assert!(text.contains(&line), "{line} not in\n{text}");
         }
     }
 

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::{self, StreamExt};
-use tokio::sync::watch;
+use futures::StreamExt as _;
 
 use super::{
     Backend, Batch, Capabilities, Commit, Committed, Delete, Event, Page, Put, Query, Store, Touch,
@@ -47,7 +46,6 @@ pub struct Prefixed {
     inner: Arc<dyn Backend>,
     view: View,
     capabilities: Capabilities,
-    closed: watch::Sender<bool>,
 }
 
 impl Prefixed {
@@ -71,7 +69,6 @@ impl Prefixed {
             inner: Arc::clone(whole.backend()),
             view: View { prefix: prefix.into() },
             capabilities: Capabilities { limits, ..inner.clone() },
-            closed: watch::Sender::new(false),
         })
     }
 
@@ -86,17 +83,6 @@ impl Prefixed {
         let whole = self.whole.clone();
         whole.with_backend(Arc::new(self))
     }
-
-    fn open(&self) -> Result<()> {
-        if *self.closed.borrow() {
-            return Err(closed(self.capabilities.backend));
-        }
-        Ok(())
-    }
-}
-
-fn closed(backend: &'static str) -> Error {
-    Error::unavailable(backend, "this handle was closed; open the store again")
 }
 
 /// A prefix that cannot begin another one and leaves scopes what they are.
@@ -235,7 +221,6 @@ impl Backend for Prefixed {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        self.open()?;
         let view = &self.view;
         let found = self.inner.get(&Key::new(key.kind.clone(), view.inside(&key.id))).await;
         let found = found.map_err(|error| view.outside_error(error))?;
@@ -243,7 +228,6 @@ impl Backend for Prefixed {
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.open()?;
         let view = &self.view;
         let page = self.inner.list(&view.inside_query(query)).await;
         let mut page = page.map_err(|error| view.outside_error(error))?;
@@ -254,7 +238,6 @@ impl Backend for Prefixed {
     }
 
     async fn commit(&self, mut commit: Commit) -> Result<Committed> {
-        self.open()?;
         self.view.inside_commit(&mut commit);
         self.inner.commit(commit).await.map_err(|error| self.view.outside_error(error))
     }
@@ -264,7 +247,6 @@ impl Backend for Prefixed {
     }
 
     async fn touch(&self, mut touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
-        self.open()?;
         let view = &self.view;
         for touch in &mut touches {
             view.inside_key(&mut touch.key);
@@ -276,56 +258,22 @@ impl Backend for Prefixed {
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
-        self.open()?;
         let mut inner = request.clone();
         inner.prefix.insert_str(0, &self.view.prefix);
         let watch = self.inner.watch(&inner).await.map_err(|e| self.view.outside_error(e))?;
-        let running = Running {
-            watch,
-            view: self.view.clone(),
-            closed: self.closed.subscribe(),
-            backend: self.capabilities.backend,
-        };
-        let start = running.watch.start();
-        Ok(Watch::new(start, stream::unfold(Some(running), Running::next).boxed()))
-    }
-
-    /// Closes this part: others use the rest.
-    async fn close(&self) {
-        self.closed.send_replace(true);
-    }
-}
-
-/// A watch of ours on the whole store.
-struct Running {
-    watch: Watch,
-    view: View,
-    closed: watch::Receiver<bool>,
-    backend: &'static str,
-}
-
-impl Running {
-    /// The next batch of ours; nothing comes after an error.
-    async fn next(this: Option<Self>) -> Option<(Result<Arc<Batch>>, Option<Self>)> {
-        let mut this = this?;
-        loop {
-            let batch = tokio::select! {
-                biased;
-                Ok(_) = this.closed.wait_for(|closed| *closed) => {
-                    return Some((Err(closed(this.backend)), None));
-                }
-                batch = this.watch.next() => batch?,
+        let (start, view) = (watch.start(), self.view.clone());
+        let ours = move |batch: Result<Arc<Batch>>| {
+            let ours = match batch {
+                Ok(batch) => view.outside_batch(&batch).map(Ok),
+                Err(error) => Some(Err(view.outside_error(error))),
             };
-            match batch {
-                Ok(batch) => {
-                    if let Some(ours) = this.view.outside_batch(&batch) {
-                        return Some((Ok(ours), Some(this)));
-                    }
-                }
-                Err(error) => return Some((Err(this.view.outside_error(error)), None)),
-            }
-        }
+            std::future::ready(ours)
+        };
+        Ok(Watch::new(start, watch.filter_map(ours).boxed()))
     }
+
+    /// Others use the rest.
+    async fn close(&self) {}
 }
 
 #[cfg(test)]

@@ -26,12 +26,22 @@ pub(super) struct Staged<'a> {
     /// Temp files that still have to be flushed.
     pub(super) unflushed: Vec<Temp>,
     removals: Vec<PathBuf>,
+    /// Where somebody who was killed may have put things in place without flushing that.
+    unsure: BTreeSet<PathBuf>,
 }
 
 /// Writes the temp files of everything that changed.
 pub(super) fn stage<'a>(files: &'a Files, overlay: &Overlay<'_>, redo: bool) -> Result<Staged<'a>> {
-    let mut staged =
-        Staged { files, renames: Vec::new(), unflushed: Vec::new(), removals: Vec::new() };
+    let mut staged = Staged {
+        files,
+        renames: Vec::new(),
+        unflushed: Vec::new(),
+        removals: Vec::new(),
+        unsure: BTreeSet::new(),
+    };
+    if redo {
+        staged.doubt(overlay);
+    }
     match staged.fill(overlay, redo) {
         Ok(()) => Ok(staged),
         Err(error) => {
@@ -72,6 +82,15 @@ impl Staged<'_> {
         Ok(())
     }
 
+    /// Nothing that history says is taken for durable because it is there already.
+    fn doubt(&mut self, overlay: &Overlay<'_>) {
+        let layout = &self.files.layout;
+        let objects = overlay.rows.keys().map(|key| layout.object(key));
+        let names = overlay.names.keys().map(|(kind, name)| layout.name(kind, name));
+        let folders = objects.chain(names).filter_map(|path| path.parent().map(Path::to_owned));
+        self.unsure = folders.filter(|folder| folder.is_dir()).collect();
+    }
+
     fn temp(&mut self, path: PathBuf, bytes: &[u8]) -> Result<()> {
         let (disk, root) = (&self.files.disk, self.files.layout.root());
         let folder = path.parent().unwrap_or(root);
@@ -104,7 +123,7 @@ impl Staged<'_> {
     pub(super) fn publish(mut self) -> Result<()> {
         self.flush()?;
         let disk = &self.files.disk;
-        let mut folders = BTreeSet::new();
+        let mut folders: BTreeSet<&Path> = self.unsure.iter().map(PathBuf::as_path).collect();
         for path in &self.removals {
             if disk.remove(path)? {
                 folders.extend(path.parent());

@@ -75,12 +75,19 @@ impl CrashPoint {
         Ok(())
     }
 
-    /// Takes back everything that was not flushed.
-    pub(super) fn cut_power(&self) {
+    /// The process is dead; the next one does all its steps, on what the kernel still remembers.
+    pub(super) fn next_process(&self) {
+        let mut state = self.lock();
+        (state.left, state.crashed) = (None, false);
+    }
+
+    /// Takes back everything that was not flushed; bytes overwritten in place may have made it.
+    pub(super) fn cut_power(&self, in_place_stays: bool) {
         let mut state = self.lock();
         for (path, flushed) in std::mem::take(&mut state.unflushed) {
             let Ok(now) = std::fs::read(&path) else { continue };
             match flushed {
+                Some(old) if old.len() == now.len() && in_place_stays => {}
                 // In place: the old bytes are still on the disk. Appended: half made it.
                 Some(old) if old.len() >= now.len() => std::fs::write(&path, old).unwrap(),
                 Some(old) => {

@@ -101,20 +101,11 @@ struct Format {
     min_writer: u32,
 }
 
-/// Refuses a store made for other programs, and marks a new one.
+/// Refuses a store made for other programs, and marks a new one. One that lets in programs which would be
+/// unsafe beside this one does so no longer.
 pub(super) fn check_format(layout: &Layout, disk: &Disk) -> Result<()> {
     let path = layout.format();
-    let Some(bytes) = super::read_file(&path)? else {
-        let format = Format {
-            about: "Tenure file store".to_owned(),
-            format: FORMAT,
-            min_writer: WRITER_LEVEL,
-        };
-        let mut text = serde_json::to_vec(&format)
-            .map_err(|error| Error::invalid("store format", error.to_string()))?;
-        text.push(b'\n');
-        return disk.replace(&path, &text);
-    };
+    let Some(bytes) = super::read_file(&path)? else { return write_format(layout, disk) };
     let format: Format = serde_json::from_slice(&bytes).map_err(|error| {
         Error::corrupt(
             BACKEND,
@@ -131,5 +122,15 @@ pub(super) fn check_format(layout: &Layout, disk: &Disk) -> Result<()> {
             ),
         });
     }
-    check_writer(BACKEND, format.min_writer)
+    check_writer(BACKEND, format.min_writer)?;
+    if format.min_writer < WRITER_LEVEL { write_format(layout, disk) } else { Ok(()) }
+}
+
+fn write_format(layout: &Layout, disk: &Disk) -> Result<()> {
+    let about = "Tenure file store".to_owned();
+    let format = Format { about, format: FORMAT, min_writer: WRITER_LEVEL };
+    let mut text = serde_json::to_vec(&format)
+        .map_err(|error| Error::invalid("store format", error.to_string()))?;
+    text.push(b'\n');
+    disk.replace(&layout.format(), &text)
 }

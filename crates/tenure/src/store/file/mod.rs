@@ -41,6 +41,8 @@ mod disk;
 mod expiries;
 mod files;
 mod frame;
+#[cfg(test)]
+mod full_tests;
 mod head;
 mod history;
 mod layout;
@@ -51,6 +53,8 @@ mod pump;
 mod read;
 mod record;
 mod recover;
+#[cfg(test)]
+mod recover_tests;
 #[cfg(test)]
 mod slot_tests;
 #[cfg(test)]

@@ -3,6 +3,10 @@
 //! Runs under the exclusive store lock, in whichever process comes first. Frames behind the head are
 //! done again; doing so twice, or after somebody went on, changes nothing. A frame that is not whole
 //! was never committed: it is cut off.
+//!
+//! Whoever was killed may have left history that only the kernel remembers. It is flushed before anything
+//! is done on the strength of it: objects must never outlive the frames that they come from, or their
+//! revisions would be drawn again after a power cut.
 
 use std::fs::OpenOptions;
 
@@ -18,6 +22,9 @@ use crate::{Error, Result};
 /// Objects redone before they are written out, so that a long history is redone in bounded memory.
 const AT_ONCE: usize = 1024;
 
+/// What helps where history is shorter than it was.
+const COPY: &str = "put back a good copy of the folder, made while no process used the store";
+
 /// Returns the head as it is now; it has been written.
 pub(super) fn recover(files: &Files) -> Result<Head> {
     let layout = &files.layout;
@@ -25,6 +32,7 @@ pub(super) fn recover(files: &Files) -> Result<Head> {
     let mut bases = history::segments(layout)?;
     let Some(oldest) = bases.first().copied() else { return begin(files, stale) };
 
+    let lost = stale.as_ref().map(|head| head.revision);
     let known = stale.filter(|head| bases.contains(&head.segment));
     let (mut head, mut offset) = match known {
         Some(head) => {
@@ -34,6 +42,7 @@ pub(super) fn recover(files: &Files) -> Result<Head> {
         None => (blank(files, oldest), 0),
     };
     bases.retain(|base| *base >= head.segment);
+    flush(files, &bases)?;
     let (mut overlay, mut redone) = (Overlay::new(files), 0_u64);
     for (at, base) in bases.iter().copied().enumerate() {
         let path = layout.segment(base);
@@ -71,6 +80,16 @@ pub(super) fn recover(files: &Files) -> Result<Head> {
     for temp in files.temp_files()? {
         files.disk.remove(&temp)?;
     }
+    if let Some(lost) = lost.filter(|revision| *revision > head.revision) {
+        return Err(Error::corrupt(
+            BACKEND,
+            format!(
+                "{} ends at revision {}, though the store was at revision {lost}; {COPY}",
+                layout.history().display(),
+                head.revision
+            ),
+        ));
+    }
     head.boot_id.clone_from(&files.boot_id);
     files.write_head(&head)?;
     if redone > 0 {
@@ -84,6 +103,17 @@ pub(super) fn recover(files: &Files) -> Result<Head> {
     Ok(head)
 }
 
+/// Makes durable what somebody who was killed may not have flushed: the segments, and that they exist.
+fn flush(files: &Files, bases: &[u64]) -> Result<()> {
+    for base in bases {
+        let path = files.layout.segment(*base);
+        let file = OpenOptions::new().write(true).open(&path);
+        let file = file.map_err(|error| failed("open", &path, &error))?;
+        files.disk.flush(&[(&path, &file)])?;
+    }
+    files.disk.sync_folders(&[&files.layout.history()])
+}
+
 /// Cuts a torn tail off the last segment. In an earlier one it would mean that commits are lost.
 fn end_segment(files: &Files, base: u64, whole: u64, is_last: bool) -> Result<()> {
     let path = files.layout.segment(base);
@@ -92,6 +122,15 @@ fn end_segment(files: &Files, base: u64, whole: u64, is_last: bool) -> Result<()
     let length = file.metadata().map_err(|error| failed("read", &path, &error))?.len();
     if length == whole {
         return Ok(());
+    }
+    if length < whole {
+        return Err(Error::corrupt(
+            BACKEND,
+            format!(
+                "{} ends at byte {length}, though commits reached byte {whole}; {COPY}",
+                path.display()
+            ),
+        ));
     }
     if !is_last {
         return Err(Error::corrupt(

@@ -1,0 +1,52 @@
+//! A handle that was closed: it refuses every call and its watches end, whatever its backend would do.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream;
+use tokio::sync::watch;
+
+use super::Watch;
+use crate::{Error, Result};
+
+/// Whether a handle was closed. Its clones share it.
+#[derive(Clone)]
+pub(super) struct Closing(Arc<watch::Sender<bool>>);
+
+impl Closing {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    pub(super) fn close(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Goes on only if it is open.
+    pub(super) fn check(&self, backend: &'static str) -> Result<()> {
+        if *self.0.borrow() { Err(closed(backend)) } else { Ok(()) }
+    }
+
+    /// The same watch, which ends with the handle once there is nothing left to tell.
+    pub(super) fn ends(&self, watch: Watch, backend: &'static str) -> Watch {
+        let start = watch.start();
+        let told = self.0.subscribe();
+        let next = move |running: Option<(Watch, watch::Receiver<bool>)>| async move {
+            let (mut watch, mut told) = running?;
+            let batch = tokio::select! {
+                biased;
+                batch = watch.next() => batch?,
+                // A handle that is dropped is not closed: what becomes of its watches is up to the
+                // backend.
+                Ok(_) = told.wait_for(|closed| *closed) => Err(closed(backend)),
+            };
+            let running = batch.is_ok().then_some((watch, told));
+            Some((batch, running))
+        };
+        Watch::new(start, stream::unfold(Some((watch, told)), next).boxed())
+    }
+}
+
+fn closed(backend: &'static str) -> Error {
+    Error::unavailable(backend, "this handle was closed; open the store again")
+}
