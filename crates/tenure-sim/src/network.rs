@@ -200,7 +200,9 @@ impl Trip {
             tokio::spawn(async move {
                 tokio::time::sleep(later).await;
                 server.observer.note(&process.name, &format!("{what} arrives a second time"));
-                let _ = server.apply(&process, request);
+                if server.apply(&process, request.clone()).is_ok() {
+                    server.observer.repeated(&request);
+                }
             });
         }
         let reply = self.server.apply(&self.process, request);

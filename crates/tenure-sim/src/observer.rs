@@ -21,6 +21,7 @@ use crate::invariants::reaping::Reaped;
 use crate::invariants::tokens::Tokens;
 use crate::invariants::{deadline, loss};
 use crate::process::Process;
+use crate::server::Request;
 use crate::truth::Truth;
 
 /// After a fault, a process may need this long until nothing of it is felt any more.
@@ -288,6 +289,13 @@ impl Observer {
 }
 
 impl Observer {
+    /// The network delivered a request a second time, and it was applied.
+    pub fn repeated(&self, request: &Request) {
+        if let Request::Commit(commit) = request {
+            self.known().unattended.repeated(commit);
+        }
+    }
+
     /// Looks for leases that are held in the store and by nobody.
     fn look_after(&self) {
         let now = self.clock.now_ms();
@@ -295,8 +303,9 @@ impl Observer {
         let Known { truth, beliefs, processes, unattended, .. } = &mut *known;
         let mut verdict = Ok(());
         for (id, token) in truth.held() {
-            let owner = truth.tenure(id, token).map(|tenure| tenure.owner.as_str());
-            let process = owner.and_then(|owner| processes.get(owner));
+            let tenure = truth.tenure(id, token);
+            let tenure = tenure.filter(|tenure| !unattended.is_repeated(&tenure.nonce));
+            let process = tenure.and_then(|tenure| processes.get(&tenure.owner));
             let believed = beliefs.iter().any(|belief| belief.id == *id && belief.token == token);
             // A gate may have to wait for its slow loops after the one through which we look.
             let gated = *id == gated::scope().as_str();

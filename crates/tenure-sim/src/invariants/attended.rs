@@ -1,7 +1,13 @@
 //! G9: who is done with a lease lets go of it. What is held in the store is held by somebody, or on its
 //! way to or from somebody.
+//!
+//! Not so what the network repeated: a place in line or a lease that comes back after its owner is done
+//! with it is nobody's, and ends with its life.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure::lease::{LEASE, LeaseRecord, WAITER};
+use tenure::store::{Commit, Write};
 
 use crate::clock::TrueClock;
 use crate::history::{Guarantee::G9, Verdict, Violation};
@@ -13,9 +19,21 @@ const LONG_MS: i64 = 2_000;
 #[derive(Debug, Default)]
 pub struct Unattended {
     since: BTreeMap<(String, u64), i64>,
+    /// The nonces under which something was written again.
+    repeated: BTreeSet<String>,
 }
 
 impl Unattended {
+    /// A commit arrived a second time and was applied.
+    pub fn repeated(&mut self, commit: &Commit) {
+        self.repeated.extend(commit.writes.iter().filter_map(nonce));
+    }
+
+    /// Whether the network wrote something under this nonce that nobody asked for any more.
+    pub fn is_repeated(&self, nonce: &str) -> bool {
+        self.repeated.contains(nonce)
+    }
+
     /// Somebody holds this, or it has ended.
     pub fn attended(&mut self, id: &str, token: u64) {
         self.since.remove(&(id.to_owned(), token));
@@ -43,9 +61,30 @@ impl Unattended {
     }
 }
 
+/// The nonce of the acquisition for which this is written.
+fn nonce(write: &Write) -> Option<String> {
+    let Write::Put(put) = write else { return None };
+    match put.key.kind.as_str() {
+        WAITER => put.key.id.rsplit_once('#').map(|(_, nonce)| nonce.to_owned()),
+        LEASE => serde_json::from_slice::<LeaseRecord>(&put.payload).ok().map(|lease| lease.nonce),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tenure::Key;
+    use tenure::store::Put;
+
     use super::*;
+
+    #[test]
+    fn what_is_repeated_is_known_by_its_nonce() {
+        let mut tenures = Unattended::default();
+        let place = Put::new(Key::new(WAITER, "a/b#17"), "");
+        tenures.repeated(&Commit::new().put(place));
+        assert!(tenures.is_repeated("17") && !tenures.is_repeated("18"));
+    }
 
     #[test]
     fn nobody_for_long_is_too_long_only_while_the_process_is_well() {
