@@ -20,7 +20,10 @@ pub(crate) const CODES: &[(u8, &str)] = &[
     (2, "the command line is wrong"),
     (NOT_FOUND, "the object is not there, or nobody holds the lease"),
     (CONFLICT, "somebody was first: changed, already exists, or the name is taken"),
-    (LOST, "the lease is lost: the one that fenced the write, or that the command ran under"),
+    (
+        LOST,
+        "the lease is lost: the one that fenced the write, that the command ran under, or whose token was given",
+    ),
     (
         REFUSED,
         "refused: invalid, over a limit, not supported by this store, or this program is too old",

@@ -51,6 +51,9 @@ pub(crate) enum Command {
     Revoke {
         /// The scope.
         scope: Scope,
+        /// Only the tenure under this token: whoever came after it is left alone.
+        #[arg(long)]
+        token: Option<u64>,
         /// Why, for the holder to read.
         #[arg(long, default_value = "revoked from the command line")]
         reason: String,
@@ -83,8 +86,8 @@ impl Command {
                 ls(namespace.as_ref(), children, json, &follow, &store).await
             }
             Self::Show { scope, json, follow, store } => show(&scope, json, &follow, &store).await,
-            Self::Revoke { scope, reason, json, store } => {
-                revoke(&scope, &reason, json, &store).await
+            Self::Revoke { scope, token, reason, json, store } => {
+                revoke(&scope, token, &reason, json, &store).await
             }
             Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
         }
@@ -170,12 +173,16 @@ fn status_text(scope: &Scope, status: &Status) -> String {
 
 async fn revoke(
     scope: &Scope,
+    token: Option<u64>,
     reason: &str,
     json: bool,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
-    let revoked = coordinator.revoke(scope, reason).await?;
+    let revoked = match token {
+        Some(token) => coordinator.revoke_token(scope, token, reason).await?,
+        None => coordinator.revoke(scope, reason).await?,
+    };
     coordinator.store().close().await;
     if !revoked {
         return Err(Error::NotFound { key: tenure::lease::lease_key(scope) }.into());
