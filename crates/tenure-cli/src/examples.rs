@@ -57,6 +57,23 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    (
+        "lease remains",
+        &[
+            ("All that is left to reap", "tenure lease remains"),
+            ("Of one namespace and those below it", "tenure lease remains billing --children"),
+        ],
+    ),
+    (
+        "lease reap",
+        &[
+            ("It has been seen to by hand", "tenure lease reap billing.nightly/close"),
+            (
+                "One of several that the scope has left",
+                "tenure lease reap billing.nightly/close --token 41",
+            ),
+        ],
+    ),
     ("lease watch", &[("All of a namespace and below", "tenure lease watch billing --json")]),
     ("slots ls", &[("Who has which slot", "tenure slots ls search.indexer")]),
     (

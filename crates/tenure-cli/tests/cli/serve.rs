@@ -106,6 +106,10 @@ fn what_rests_on_a_look_works_against_a_server() {
         |token: u64| served.tenure(&["lease", "revoke", "a.b/c", "--token", &token.to_string()]);
     revoke(token + 1).fails(5, &format!("token {token} holds it now"));
     assert_eq!(revoke(token).ok(), "revoked a.b/c\n");
+    let left = served.tenure(&["lease", "remains", "a", "--children"]).ok();
+    assert!(left.contains("a.b/c  worker#"), "{left}");
+    assert!(served.tenure(&["lease", "reap", "a.b/c"]).ok().starts_with("reaped    a.b/c"));
+    assert_eq!(served.tenure(&["lease", "remains", "--json"]).ok(), "");
     served.tenure(&["slots", "resize", "a.b", "3"]).ok();
     let shown = served.tenure(&["slots", "ls", "a.b", "--json"]).ok();
     assert!(shown.contains("\"version\": 1"), "{shown}");
