@@ -262,9 +262,9 @@ def proclaim(servers: Servers, tenure: Tenure, metadata: Mapping[str, str]) -> P
     tenure.renewed(sent, (yield from ask(servers, Request("POST", "/v1/leases/proclaim", body=body))))
 
 
-def revoke(servers: Servers, scope: str, reason: str | None) -> Program[bool]:
+def revoke(servers: Servers, scope: str, reason: str | None, expect_token: int | None) -> Program[bool]:
     """Ends somebody's tenure."""
-    body = {"scope": scope, **given(reason=reason)}
+    body = {"scope": scope, **given(reason=reason, expect_token=expect_token)}
     content = yield from ask(servers, Request("POST", "/v1/leases/revoke", body=body))
     return bool(content["revoked"])
 
@@ -295,13 +295,15 @@ def show_slots(servers: Servers, group: str) -> Program[SlotsInfo]:
     request = Request("GET", "/v1/slots/show", params={"group": group}, repeatable=True)
     content = yield from ask(servers, request)
     holders = (SlotHolder(slot["index"], LeaseInfo.read(slot["lease"])) for slot in content["holders"])
-    return SlotsInfo(content.get("count"), tuple(holders), _waiters(content))
+    return SlotsInfo(content.get("count"), tuple(holders), _waiters(content), content.get("version"))
 
 
-def resize(servers: Servers, group: str, count: int) -> Program[None]:
+def resize(servers: Servers, group: str, count: int, expect_version: int | None) -> Program[None]:
     """Changes how many slots a group has."""
-    body = {"group": group, "count": count}
-    yield from ask(servers, Request("POST", "/v1/slots/resize", body=body, repeatable=True))
+    body = {"group": group, "count": count, **given(expect_version=expect_version)}
+    # One that expects a version would meet its own change, and call it a conflict.
+    again = expect_version is None
+    yield from ask(servers, Request("POST", "/v1/slots/resize", body=body, repeatable=again))
 
 
 def capabilities(servers: Servers) -> Program[Mapping[str, Any]]:

@@ -165,11 +165,20 @@ class AsyncLeases:
         """Every lease of a namespace, and of those below it if asked; all without a namespace."""
         return await self._client._run(_leases.list_leases(self._client._servers, namespace, children))
 
-    async def revoke(self, scope: str, *, key: str | None = None, reason: str | None = None) -> bool:
-        """Ends somebody's tenure. False if there was none."""
-        return await self._client._run(
-            _leases.revoke(self._client._servers, _leases.scope_of(scope, key), reason)
-        )
+    async def revoke(
+        self,
+        scope: str,
+        *,
+        key: str | None = None,
+        reason: str | None = None,
+        expect_token: int | None = None,
+    ) -> bool:
+        """Ends somebody's tenure, or only that under this token. False if there was none.
+
+        Raises :class:`tenure.Lost` if another token holds it by now; that one is left alone.
+        """
+        full = _leases.scope_of(scope, key)
+        return await self._client._run(_leases.revoke(self._client._servers, full, reason, expect_token))
 
     def watch(self, prefix: str | None = None) -> AsyncGenerator[LeaseEvent, None]:
         """What happens to leases whose scopes start with this."""

@@ -168,9 +168,20 @@ class Leases:
         """Every lease of a namespace, and of those below it if asked; all without a namespace."""
         return self._client._run(_leases.list_leases(self._client._servers, namespace, children))
 
-    def revoke(self, scope: str, *, key: str | None = None, reason: str | None = None) -> bool:
-        """Ends somebody's tenure. False if there was none."""
-        return self._client._run(_leases.revoke(self._client._servers, _leases.scope_of(scope, key), reason))
+    def revoke(
+        self,
+        scope: str,
+        *,
+        key: str | None = None,
+        reason: str | None = None,
+        expect_token: int | None = None,
+    ) -> bool:
+        """Ends somebody's tenure, or only that under this token. False if there was none.
+
+        Raises :class:`tenure.Lost` if another token holds it by now; that one is left alone.
+        """
+        full = _leases.scope_of(scope, key)
+        return self._client._run(_leases.revoke(self._client._servers, full, reason, expect_token))
 
     def watch(self, prefix: str | None = None) -> Generator[LeaseEvent, None, None]:
         """What happens to leases whose scopes start with this."""

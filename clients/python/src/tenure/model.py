@@ -243,11 +243,13 @@ class SlotHolder:
 
 @dataclass(frozen=True, slots=True)
 class SlotsInfo:
-    """A group of slots. ``count`` is None if nobody has asked for one yet."""
+    """A group of slots. ``count`` and ``version`` are None if nobody has asked for one yet."""
 
     count: int | None
     holders: tuple[SlotHolder, ...]
     waiters: tuple[Waiter, ...]
+    version: int | None = None
+    """Changes with the count; for a resize to expect."""
 
 
 @dataclass(frozen=True, slots=True)
