@@ -308,6 +308,11 @@ async def test_what_rests_on_a_look(aclient: tenure.AsyncClient, unique: str) ->
     with pytest.raises(tenure.Lost):
         await leases.revoke(lease.scope, expect_token=lease.token + 1)
     assert await leases.revoke(lease.scope, expect_token=lease.token)
+    (left,) = await leases.remains(unique, children=True)
+    assert left.token == lease.token
+    assert await leases.reap(left, tenure.Put(unique, "a", "failed"))
+    assert not await leases.reap(left)
+    assert (await aclient.objects.get(unique, "a")).text == "failed"
 
 
 async def test_an_election_is_observed(

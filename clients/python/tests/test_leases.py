@@ -404,6 +404,35 @@ def test_a_revocation_by_token_leaves_whoever_came_after_alone(client: tenure.Cl
         assert holder.token == second.token
 
 
+def test_what_is_left_is_reaped_once_with_its_commit(client: tenure.Client, unique: str) -> None:
+    scope = f"{unique}.jobs/a"
+    lease = client.lease(scope, ttl=30, reapable=True, metadata={"host": "h7"}).acquire()
+    assert client.leases.remains(f"{unique}.jobs") == ()
+    client.leases.revoke(scope)
+    (left,) = client.leases.remains(unique, children=True)
+    assert (left.scope, left.holder, left.token) == (scope, lease.owner, lease.token)
+    assert left.metadata == {"host": "h7"}
+    assert client.leases.remains(unique) == ()
+    # Both or neither: a commit that cannot apply leaves it to be reaped.
+    failed = tenure.Put(unique, "a", "failed", expect=tenure.Expect.absent())
+    with pytest.raises(tenure.NotFound):
+        client.leases.reap(left, failed, checks=[tenure.Check(unique, "b", tenure.Expect.exists())])
+    assert client.leases.remains(f"{unique}.jobs") == (left,)
+    assert client.leases.reap(left, failed)
+    assert client.objects.get(unique, "a").text == "failed"
+    assert not client.leases.reap(left, tenure.Put(unique, "a", "twice"))
+    assert client.objects.get(unique, "a").text == "failed"
+    assert client.leases.remains(unique, children=True) == ()
+
+
+def test_what_is_held_is_not_reaped(client: tenure.Client, scope: str) -> None:
+    with client.lease(scope, ttl=30, reapable=True) as lease:
+        deed = lease._tenure.deed
+        alive = tenure.Remains(scope, lease.owner, lease.token, deed["nonce"], deed["revision"], 0)
+        with pytest.raises(tenure.Held):
+            client.leases.reap(alive)
+
+
 def test_a_slot_is_renewed_and_waited_for(client: tenure.Client, other: tenure.Client, unique: str) -> None:
     group = f"{unique}.pool"
     with client.slot(group, count=1, ttl=KEPT):

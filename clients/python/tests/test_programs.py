@@ -368,6 +368,9 @@ def test_a_fenced_delete_is_a_commit(script: Script) -> None:
     ]
 
 
+LEFT = tenure.Remains("a.b/c", "me#1", 5, "n", 7, 0)
+
+
 def test_a_resize_is_sent_again_unless_it_would_meet_its_own_change(script: Script) -> None:
     script.answers = [CUT, ok()]
     script.run(_leases.resize(Servers([A]), "a.b", 3, None))
@@ -382,8 +385,9 @@ def test_a_resize_is_sent_again_unless_it_would_meet_its_own_change(script: Scri
     "program",
     [
         lambda servers: _leases.revoke(servers, "a.b/c", None, 5),
+        lambda servers: _leases.reap(servers, LEFT, {}),
     ],
-    ids=["revoke"],
+    ids=["revoke", "reap"],
 )
 def test_what_would_be_told_of_its_own_effect_is_not_sent_again(
     script: Script, program: Callable[[Servers], Program[bool]]

@@ -12,7 +12,7 @@ from ._servers import Servers, ask
 from ._tenure import Grant, Tenure
 from ._timing import backoff
 from ._wire import Duration, Program, Request, Sleep, given, millis, to_seconds
-from .model import Contention, LeaseInfo, SlotHolder, SlotsInfo, Waiter
+from .model import Contention, LeaseInfo, Remains, SlotHolder, SlotsInfo, Waiter
 
 RESOLVE = 15.0
 """For so long a lease is asked for again if a reply got lost, however short the wait."""
@@ -281,6 +281,27 @@ def list_leases(servers: Servers, namespace: str | None, children: bool) -> Prog
     params = given(namespace=namespace, children="true" if children else None)
     content = yield from ask(servers, Request("GET", "/v1/leases", params=params, repeatable=True))
     return tuple(LeaseInfo.read(lease) for lease in content["leases"])
+
+
+def list_remains(servers: Servers, namespace: str | None, children: bool) -> Program[tuple[Remains, ...]]:
+    """What is left to reap of a namespace."""
+    params = given(namespace=namespace, children="true" if children else None)
+    content = yield from ask(servers, Request("GET", "/v1/leases/remains", params=params, repeatable=True))
+    return tuple(Remains.read(remains) for remains in content["remains"])
+
+
+def reap(servers: Servers, remains: Remains, commit: Mapping[str, Any]) -> Program[bool]:
+    """Reaps one of them, together with a commit."""
+    body = {
+        "scope": remains.scope,
+        "nonce": remains.nonce,
+        "revision": remains.revision,
+        "commit": commit,
+    }
+    # It applies once, however often it is sent. But whoever asks again by itself would be told that it was
+    # gone, and the caller would take its own reaping for somebody else's.
+    content = yield from ask(servers, Request("POST", "/v1/leases/reap", body=body))
+    return bool(content["reaped"])
 
 
 def leader(servers: Servers, scope: str) -> Program[LeaseInfo | None]:
