@@ -297,6 +297,24 @@ async def test_slots_and_a_hand_over(
     await (await successor).release()
 
 
+async def test_what_rests_on_a_look(aclient: tenure.AsyncClient, unique: str) -> None:
+    slots, leases = aclient.slots(f"{unique}.pool"), aclient.leases
+    await slots.resize(2)
+    seen = (await slots.show()).version
+    await slots.resize(3, expect_version=seen)
+    with pytest.raises(tenure.Conflict):
+        await slots.resize(4, expect_version=seen)
+    lease = await aclient.lease(f"{unique}.jobs/a", ttl=30, reapable=True)
+    with pytest.raises(tenure.Lost):
+        await leases.revoke(lease.scope, expect_token=lease.token + 1)
+    assert await leases.revoke(lease.scope, expect_token=lease.token)
+    (left,) = await leases.remains(unique, children=True)
+    assert left.token == lease.token
+    assert await leases.reap(left, tenure.Put(unique, "a", "failed"))
+    assert not await leases.reap(left)
+    assert (await aclient.objects.get(unique, "a")).text == "failed"
+
+
 async def test_an_election_is_observed(
     aclient: tenure.AsyncClient, aother: tenure.AsyncClient, scope: str
 ) -> None:

@@ -379,6 +379,60 @@ def test_slots(client: tenure.Client, other: tenure.Client, unique: str) -> None
     assert client.slots(group).show().holders == ()
 
 
+def test_a_resize_that_rests_on_an_older_look_is_a_conflict(client: tenure.Client, unique: str) -> None:
+    slots = client.slots(f"{unique}.pool")
+    assert slots.show().version is None
+    with pytest.raises(tenure.NotFound):
+        slots.resize(2, expect_version=1)
+    slots.resize(2)
+    seen = slots.show().version
+    slots.resize(3, expect_version=seen)
+    with pytest.raises(tenure.Conflict):
+        slots.resize(4, expect_version=seen)
+    assert slots.show().count == 3
+
+
+def test_a_revocation_by_token_leaves_whoever_came_after_alone(client: tenure.Client, scope: str) -> None:
+    first = client.lease(scope, ttl=30).acquire()
+    assert client.leases.revoke(scope, reason="maintenance", expect_token=first.token)
+    assert not client.leases.revoke(scope, expect_token=first.token)
+    with client.lease(scope, ttl=30) as second:
+        with pytest.raises(tenure.Lost):
+            client.leases.revoke(scope, expect_token=first.token)
+        holder = client.leases.show(scope).holder
+        assert holder is not None
+        assert holder.token == second.token
+
+
+def test_what_is_left_is_reaped_once_with_its_commit(client: tenure.Client, unique: str) -> None:
+    scope = f"{unique}.jobs/a"
+    lease = client.lease(scope, ttl=30, reapable=True, metadata={"host": "h7"}).acquire()
+    assert client.leases.remains(f"{unique}.jobs") == ()
+    client.leases.revoke(scope)
+    (left,) = client.leases.remains(unique, children=True)
+    assert (left.scope, left.holder, left.token) == (scope, lease.owner, lease.token)
+    assert left.metadata == {"host": "h7"}
+    assert client.leases.remains(unique) == ()
+    # Both or neither: a commit that cannot apply leaves it to be reaped.
+    failed = tenure.Put(unique, "a", "failed", expect=tenure.Expect.absent())
+    with pytest.raises(tenure.NotFound):
+        client.leases.reap(left, failed, checks=[tenure.Check(unique, "b", tenure.Expect.exists())])
+    assert client.leases.remains(f"{unique}.jobs") == (left,)
+    assert client.leases.reap(left, failed)
+    assert client.objects.get(unique, "a").text == "failed"
+    assert not client.leases.reap(left, tenure.Put(unique, "a", "twice"))
+    assert client.objects.get(unique, "a").text == "failed"
+    assert client.leases.remains(unique, children=True) == ()
+
+
+def test_what_is_held_is_not_reaped(client: tenure.Client, scope: str) -> None:
+    with client.lease(scope, ttl=30, reapable=True) as lease:
+        deed = lease._tenure.deed
+        alive = tenure.Remains(scope, lease.owner, lease.token, deed["nonce"], deed["revision"], 0)
+        with pytest.raises(tenure.Held):
+            client.leases.reap(alive)
+
+
 def test_a_slot_is_renewed_and_waited_for(client: tenure.Client, other: tenure.Client, unique: str) -> None:
     group = f"{unique}.pool"
     with client.slot(group, count=1, ttl=KEPT):

@@ -368,6 +368,35 @@ def test_a_fenced_delete_is_a_commit(script: Script) -> None:
     ]
 
 
+LEFT = tenure.Remains("a.b/c", "me#1", 5, "n", 7, 0)
+
+
+def test_a_resize_is_sent_again_unless_it_would_meet_its_own_change(script: Script) -> None:
+    script.answers = [CUT, ok()]
+    script.run(_leases.resize(Servers([A]), "a.b", 3, None))
+    script.answers = [CUT]
+    with pytest.raises(tenure.UnknownOutcome):
+        script.run(_leases.resize(Servers([A, B]), "a.b", 3, 1))
+    plain, expecting = {"group": "a.b", "count": 3}, {"group": "a.b", "count": 3, "expect_version": 1}
+    assert bodies(script) == [plain, plain, expecting]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda servers: _leases.revoke(servers, "a.b/c", None, 5),
+        lambda servers: _leases.reap(servers, LEFT, {}),
+    ],
+    ids=["revoke", "reap"],
+)
+def test_what_would_be_told_of_its_own_effect_is_not_sent_again(
+    script: Script, program: Callable[[Servers], Program[bool]]
+) -> None:
+    script.answers = [CUT]
+    with pytest.raises(tenure.UnknownOutcome):
+        script.run(program(Servers([A, B])))
+
+
 def test_either_way_of_expecting_but_not_both() -> None:
     assert _objects.expectation(None, 3) == tenure.Expect.version(3)
     assert _objects.expectation(tenure.Expect.absent(), None) == tenure.Expect.absent()

@@ -46,14 +46,46 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("lease show", &[("Who holds it, who waits", "tenure lease show billing.nightly/close")]),
     (
         "lease revoke",
-        &[(
-            "Take it from a host that will not let go",
-            "tenure lease revoke billing.nightly/close --reason 'the host is being replaced'",
-        )],
+        &[
+            (
+                "Take it from a host that will not let go",
+                "tenure lease revoke billing.nightly/close --reason 'the host is being replaced'",
+            ),
+            (
+                "From the holder that was seen, not from one that came after it",
+                "tenure lease revoke billing.nightly/close --token 41",
+            ),
+        ],
+    ),
+    (
+        "lease remains",
+        &[
+            ("All that is left to reap", "tenure lease remains"),
+            ("Of one namespace and those below it", "tenure lease remains billing --children"),
+        ],
+    ),
+    (
+        "lease reap",
+        &[
+            ("It has been seen to by hand", "tenure lease reap billing.nightly/close"),
+            (
+                "One of several that the scope has left",
+                "tenure lease reap billing.nightly/close --token 41",
+            ),
+        ],
     ),
     ("lease watch", &[("All of a namespace and below", "tenure lease watch billing --json")]),
     ("slots ls", &[("Who has which slot", "tenure slots ls search.indexer")]),
-    ("slots resize", &[("Five from now on", "tenure slots resize search.indexer 5")]),
+    (
+        "slots resize",
+        &[
+            ("Five from now on", "tenure slots resize search.indexer 5"),
+            (
+                "Only if nobody has changed it since it was looked at",
+                "tenure slots resize search.indexer 5 --version 2",
+            ),
+        ],
+    ),
     (
         "elect leader",
         &[("Who leads, for a program", "tenure elect leader orders.reconciler/leader --json")],

@@ -18,9 +18,12 @@ pub(crate) const CODES: &[(u8, &str)] = &[
     (0, "done"),
     (FAILED, "failed for another reason (a check that did not pass, a file that cannot be read)"),
     (2, "the command line is wrong"),
-    (NOT_FOUND, "the object is not there, or nobody holds the lease"),
+    (NOT_FOUND, "the object is not there, nobody holds the lease, or nothing is left to reap"),
     (CONFLICT, "somebody was first: changed, already exists, or the name is taken"),
-    (LOST, "the lease is lost: the one that fenced the write, or that the command ran under"),
+    (
+        LOST,
+        "the lease is lost: the one that fenced the write, that the command ran under, or whose token was given",
+    ),
     (
         REFUSED,
         "refused: invalid, over a limit, not supported by this store, or this program is too old",

@@ -13,7 +13,7 @@ use tenure::store::WatchRequest;
 
 use crate::follow::{Follow, follow};
 use crate::stores::StoreArgument;
-use crate::{json, table};
+use crate::{json, remains, table};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -51,10 +51,47 @@ pub(crate) enum Command {
     Revoke {
         /// The scope.
         scope: Scope,
+        /// Only the tenure under this token: whoever came after it is left alone.
+        #[arg(long)]
+        token: Option<u64>,
         /// Why, for the holder to read.
         #[arg(long, default_value = "revoked from the command line")]
         reason: String,
         /// JSON for programs.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// List what is left to reap.
+    ///
+    /// A lease that was reapable and ended without a release leaves something, for somebody to do what its
+    /// holder cannot do any more.
+    Remains {
+        /// Only of this namespace, for instance `billing.nightly`.
+        namespace: Option<Namespace>,
+        /// Of the namespaces below it, too.
+        #[arg(long, requires = "namespace")]
+        children: bool,
+        /// One JSON object per line.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Remove what is left of leases.
+    ///
+    /// Do first what their holders could not do any more. What is left is removed, and nothing else
+    /// happens: no hook of a program runs, now or later. A program that has something to write for it does
+    /// both in one commit, over HTTP or by a library.
+    Reap {
+        /// The scopes, as `tenure lease remains` lists them.
+        #[arg(required = true, value_name = "SCOPE")]
+        scopes: Vec<String>,
+        /// Only what the tenure under this token has left.
+        #[arg(long)]
+        token: Option<u64>,
+        /// One JSON object per line.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -83,8 +120,14 @@ impl Command {
                 ls(namespace.as_ref(), children, json, &follow, &store).await
             }
             Self::Show { scope, json, follow, store } => show(&scope, json, &follow, &store).await,
-            Self::Revoke { scope, reason, json, store } => {
-                revoke(&scope, &reason, json, &store).await
+            Self::Revoke { scope, token, reason, json, store } => {
+                revoke(&scope, token, &reason, json, &store).await
+            }
+            Self::Remains { namespace, children, json, store } => {
+                remains::ls(namespace.as_ref(), children, json, &store).await
+            }
+            Self::Reap { scopes, token, json, store } => {
+                remains::reap(&scopes, token, json, &store).await
             }
             Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
         }
@@ -170,12 +213,16 @@ fn status_text(scope: &Scope, status: &Status) -> String {
 
 async fn revoke(
     scope: &Scope,
+    token: Option<u64>,
     reason: &str,
     json: bool,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
-    let revoked = coordinator.revoke(scope, reason).await?;
+    let revoked = match token {
+        Some(token) => coordinator.revoke_token(scope, token, reason).await?,
+        None => coordinator.revoke(scope, reason).await?,
+    };
     coordinator.store().close().await;
     if !revoked {
         return Err(Error::NotFound { key: tenure::lease::lease_key(scope) }.into());

@@ -10,6 +10,7 @@ mod lease;
 mod manual;
 mod object;
 mod progress;
+mod remains;
 mod run;
 mod serve;
 mod servers;

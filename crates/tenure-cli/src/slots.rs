@@ -33,6 +33,9 @@ pub(crate) enum Command {
         group: Namespace,
         /// How many.
         count: u32,
+        /// Only if the group has not changed since `slots ls --json` told this version.
+        #[arg(long)]
+        version: Option<u64>,
         /// JSON for programs.
         #[arg(long)]
         json: bool,
@@ -45,18 +48,32 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Ls { group, json, follow, store } => ls(&group, json, &follow, &store).await,
-            Self::Resize { group, count, json, store } => {
-                let coordinator = store.coordinator().await?;
-                coordinator.slots(&group).resize(count).await?;
-                coordinator.store().close().await;
-                match json {
-                    true => println!("{}", json!({ "group": group.as_str(), "count": count })),
-                    false => println!("{group} has {count} slots"),
-                }
-                Ok(ExitCode::SUCCESS)
+            Self::Resize { group, count, version, json, store } => {
+                resize(&group, count, version, json, &store).await
             }
         }
     }
+}
+
+async fn resize(
+    group: &Namespace,
+    count: u32,
+    version: Option<u64>,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let slots = coordinator.slots(group);
+    match version {
+        Some(version) => slots.resize_from(version, count).await?,
+        None => slots.resize(count).await?,
+    }
+    coordinator.store().close().await;
+    match json {
+        true => println!("{}", json!({ "group": group.as_str(), "count": count })),
+        false => println!("{group} has {count} slots"),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn ls(
@@ -77,8 +94,9 @@ async fn ls(
 /// A group as it is now.
 async fn text(coordinator: &Coordinator, group: &Namespace, json: bool) -> anyhow::Result<String> {
     let slots = coordinator.slots(group);
-    let (count, holders) = (slots.count().await?, slots.holders().await?);
+    let (size, holders) = (slots.size().await?, slots.holders().await?);
     let waiters = slots.waiters().await?;
+    let count = size.map(|size| size.count);
     if json {
         let slot = |slot: &SlotInfo| {
             let mut value = lease_json(&slot.lease);
@@ -88,6 +106,7 @@ async fn text(coordinator: &Coordinator, group: &Namespace, json: bool) -> anyho
         let value = json!({
             "group": group.as_str(),
             "count": count,
+            "version": size.map(|size| size.version),
             "holders": holders.iter().map(slot).collect::<Vec<_>>(),
             "waiters": waiters.iter().map(waiter_json).collect::<Vec<_>>(),
         });

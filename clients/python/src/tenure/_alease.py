@@ -237,6 +237,9 @@ class AsyncSlots:
         """How many there are, who holds which, who waits."""
         return await self._client._run(_leases.show_slots(self._client._servers, self.group))
 
-    async def resize(self, count: int) -> None:
-        """Changes how many there are, while they are held. Shrinking evicts nobody."""
-        await self._client._run(_leases.resize(self._client._servers, self.group, count))
+    async def resize(self, count: int, *, expect_version: int | None = None) -> None:
+        """Changes how many there are, while they are held. Shrinking evicts nobody.
+
+        With the ``version`` that was shown, only if nobody has changed it since, or :class:`tenure.Conflict`.
+        """
+        await self._client._run(_leases.resize(self._client._servers, self.group, count, expect_version))

@@ -154,6 +154,9 @@ class Slots:
         """How many there are, who holds which, who waits."""
         return self._client._run(_leases.show_slots(self._client._servers, self.group))
 
-    def resize(self, count: int) -> None:
-        """Changes how many there are, while they are held. Shrinking evicts nobody."""
-        self._client._run(_leases.resize(self._client._servers, self.group, count))
+    def resize(self, count: int, *, expect_version: int | None = None) -> None:
+        """Changes how many there are, while they are held. Shrinking evicts nobody.
+
+        With the ``version`` that was shown, only if nobody has changed it since, or :class:`tenure.Conflict`.
+        """
+        self._client._run(_leases.resize(self._client._servers, self.group, count, expect_version))

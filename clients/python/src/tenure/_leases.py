@@ -12,7 +12,7 @@ from ._servers import Servers, ask
 from ._tenure import Grant, Tenure
 from ._timing import backoff
 from ._wire import Duration, Program, Request, Sleep, given, millis, to_seconds
-from .model import Contention, LeaseInfo, SlotHolder, SlotsInfo, Waiter
+from .model import Contention, LeaseInfo, Remains, SlotHolder, SlotsInfo, Waiter
 
 RESOLVE = 15.0
 """For so long a lease is asked for again if a reply got lost, however short the wait."""
@@ -262,9 +262,9 @@ def proclaim(servers: Servers, tenure: Tenure, metadata: Mapping[str, str]) -> P
     tenure.renewed(sent, (yield from ask(servers, Request("POST", "/v1/leases/proclaim", body=body))))
 
 
-def revoke(servers: Servers, scope: str, reason: str | None) -> Program[bool]:
+def revoke(servers: Servers, scope: str, reason: str | None, expect_token: int | None) -> Program[bool]:
     """Ends somebody's tenure."""
-    body = {"scope": scope, **given(reason=reason)}
+    body = {"scope": scope, **given(reason=reason, expect_token=expect_token)}
     content = yield from ask(servers, Request("POST", "/v1/leases/revoke", body=body))
     return bool(content["revoked"])
 
@@ -283,6 +283,27 @@ def list_leases(servers: Servers, namespace: str | None, children: bool) -> Prog
     return tuple(LeaseInfo.read(lease) for lease in content["leases"])
 
 
+def list_remains(servers: Servers, namespace: str | None, children: bool) -> Program[tuple[Remains, ...]]:
+    """What is left to reap of a namespace."""
+    params = given(namespace=namespace, children="true" if children else None)
+    content = yield from ask(servers, Request("GET", "/v1/leases/remains", params=params, repeatable=True))
+    return tuple(Remains.read(remains) for remains in content["remains"])
+
+
+def reap(servers: Servers, remains: Remains, commit: Mapping[str, Any]) -> Program[bool]:
+    """Reaps one of them, together with a commit."""
+    body = {
+        "scope": remains.scope,
+        "nonce": remains.nonce,
+        "revision": remains.revision,
+        "commit": commit,
+    }
+    # It applies once, however often it is sent. But whoever asks again by itself would be told that it was
+    # gone, and the caller would take its own reaping for somebody else's.
+    content = yield from ask(servers, Request("POST", "/v1/leases/reap", body=body))
+    return bool(content["reaped"])
+
+
 def leader(servers: Servers, scope: str) -> Program[LeaseInfo | None]:
     """Who leads."""
     request = Request("GET", "/v1/elections/leader", params={"scope": scope}, repeatable=True)
@@ -295,13 +316,15 @@ def show_slots(servers: Servers, group: str) -> Program[SlotsInfo]:
     request = Request("GET", "/v1/slots/show", params={"group": group}, repeatable=True)
     content = yield from ask(servers, request)
     holders = (SlotHolder(slot["index"], LeaseInfo.read(slot["lease"])) for slot in content["holders"])
-    return SlotsInfo(content.get("count"), tuple(holders), _waiters(content))
+    return SlotsInfo(content.get("count"), tuple(holders), _waiters(content), content.get("version"))
 
 
-def resize(servers: Servers, group: str, count: int) -> Program[None]:
+def resize(servers: Servers, group: str, count: int, expect_version: int | None) -> Program[None]:
     """Changes how many slots a group has."""
-    body = {"group": group, "count": count}
-    yield from ask(servers, Request("POST", "/v1/slots/resize", body=body, repeatable=True))
+    body = {"group": group, "count": count, **given(expect_version=expect_version)}
+    # One that expects a version would meet its own change, and call it a conflict.
+    again = expect_version is None
+    yield from ask(servers, Request("POST", "/v1/slots/resize", body=body, repeatable=again))
 
 
 def capabilities(servers: Servers) -> Program[Mapping[str, Any]]:

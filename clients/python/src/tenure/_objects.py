@@ -170,13 +170,20 @@ def commit(
     servers: Servers, writes: Iterable[Put | Delete], checks: Iterable[Check], fences: Iterable[Fenced]
 ) -> Program[Committed]:
     """Checks and writes, all or nothing."""
-    body = {
+    body = commit_wire(writes, checks, fences)
+    content = yield from ask(servers, Request("POST", "/v1/commit", body=body))
+    return Committed(content.get("revision"), tuple(_written(write) for write in content["writes"]))
+
+
+def commit_wire(
+    writes: Iterable[Put | Delete], checks: Iterable[Check], fences: Iterable[Fenced]
+) -> dict[str, Any]:
+    """A commit as JSON."""
+    return {
         "checks": [check.wire() for check in checks],
         "writes": [write.wire() for write in writes],
         "fences": [_fence(fence) for fence in fences],
     }
-    content = yield from ask(servers, Request("POST", "/v1/commit", body=body))
-    return Committed(content.get("revision"), tuple(_written(write) for write in content["writes"]))
 
 
 def touch(servers: Servers, kind: str, id: str, revision: int, ttl: Duration) -> Program[int]:

@@ -23,6 +23,7 @@ from .model import (
     LeaseInfo,
     Object,
     Page,
+    Remains,
     Removed,
     Stored,
 )
@@ -165,11 +166,39 @@ class AsyncLeases:
         """Every lease of a namespace, and of those below it if asked; all without a namespace."""
         return await self._client._run(_leases.list_leases(self._client._servers, namespace, children))
 
-    async def revoke(self, scope: str, *, key: str | None = None, reason: str | None = None) -> bool:
-        """Ends somebody's tenure. False if there was none."""
-        return await self._client._run(
-            _leases.revoke(self._client._servers, _leases.scope_of(scope, key), reason)
-        )
+    async def revoke(
+        self,
+        scope: str,
+        *,
+        key: str | None = None,
+        reason: str | None = None,
+        expect_token: int | None = None,
+    ) -> bool:
+        """Ends somebody's tenure, or only that under this token. False if there was none.
+
+        Raises :class:`tenure.Lost` if another token holds it by now; that one is left alone.
+        """
+        full = _leases.scope_of(scope, key)
+        return await self._client._run(_leases.revoke(self._client._servers, full, reason, expect_token))
+
+    async def remains(self, namespace: str | None = None, *, children: bool = False) -> tuple[Remains, ...]:
+        """What is left to reap: of leases that were reapable and ended without a release."""
+        return await self._client._run(_leases.list_remains(self._client._servers, namespace, children))
+
+    async def reap(
+        self,
+        remains: Remains,
+        *writes: Put | Delete,
+        checks: Iterable[Check] = (),
+        fences: Iterable[Fenced] = (),
+    ) -> bool:
+        """Reaps one of them together with a commit, all or nothing: it applies once, however many reap.
+
+        False if it was gone: reaped by somebody else, or by an earlier attempt whose outcome was unknown.
+        After :class:`tenure.UnknownOutcome`, ask again. Raises :class:`tenure.Held` if it has not ended.
+        """
+        commit = _objects.commit_wire(writes, checks, fences)
+        return await self._client._run(_leases.reap(self._client._servers, remains, commit))
 
     def watch(self, prefix: str | None = None) -> AsyncGenerator[LeaseEvent, None]:
         """What happens to leases whose scopes start with this."""

@@ -212,6 +212,35 @@ class LeaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """A lease as it was, of which something is left to do: it was reapable and ended without a release.
+
+    ``nonce`` is unique to that acquisition, ``revision`` that of what is left, not of the lease.
+    """
+
+    scope: str
+    holder: str
+    token: int
+    nonce: str
+    revision: int
+    acquired_at_ms: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, wire: Mapping[str, Any]) -> "Remains":
+        """From JSON."""
+        return cls(
+            scope=wire["scope"],
+            holder=wire["holder"],
+            token=wire["token"],
+            nonce=wire["nonce"],
+            revision=wire["revision"],
+            acquired_at_ms=wire.get("acquired_at_ms", 0),
+            metadata=dict(wire.get("metadata") or {}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Waiter:
     """Somebody in line; a lower place is earlier."""
 
@@ -243,11 +272,13 @@ class SlotHolder:
 
 @dataclass(frozen=True, slots=True)
 class SlotsInfo:
-    """A group of slots. ``count`` is None if nobody has asked for one yet."""
+    """A group of slots. ``count`` and ``version`` are None if nobody has asked for one yet."""
 
     count: int | None
     holders: tuple[SlotHolder, ...]
     waiters: tuple[Waiter, ...]
+    version: int | None = None
+    """Changes with the count; for a resize to expect."""
 
 
 @dataclass(frozen=True, slots=True)

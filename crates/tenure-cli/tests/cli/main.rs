@@ -5,6 +5,7 @@ mod deploy;
 mod docs;
 mod manual;
 mod objects;
+mod remains;
 mod run;
 mod serve;
 mod stop;

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::remains::Holder;
 use crate::{Ran, ran};
 
 /// A running server; killed when dropped.
@@ -92,6 +93,29 @@ fn every_command_works_against_a_server_and_the_store_is_the_same() {
     let store = format!("sqlite:{}", folder.path().join("t.db").display());
     let get = ["object", "get", "order", "1", "--payload", "--store", &store];
     assert_eq!(ran_text(command(&get).output().unwrap()), "new");
+}
+
+#[test]
+fn what_rests_on_a_look_works_against_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::on(&folder);
+    let holder = Holder::on(&folder);
+    let lease = holder.hold("a.b/c");
+    let token = lease.token();
+    let revoke =
+        |token: u64| served.tenure(&["lease", "revoke", "a.b/c", "--token", &token.to_string()]);
+    revoke(token + 1).fails(5, &format!("token {token} holds it now"));
+    assert_eq!(revoke(token).ok(), "revoked a.b/c\n");
+    let left = served.tenure(&["lease", "remains", "a", "--children"]).ok();
+    assert!(left.contains("a.b/c  worker#"), "{left}");
+    assert!(served.tenure(&["lease", "reap", "a.b/c"]).ok().starts_with("reaped    a.b/c"));
+    assert_eq!(served.tenure(&["lease", "remains", "--json"]).ok(), "");
+    served.tenure(&["slots", "resize", "a.b", "3"]).ok();
+    let shown = served.tenure(&["slots", "ls", "a.b", "--json"]).ok();
+    assert!(shown.contains("\"version\": 1"), "{shown}");
+    let resize = ["slots", "resize", "a.b", "4", "--version", "1"];
+    served.tenure(&resize).ok();
+    served.tenure(&resize).fails(4, "found version 2");
 }
 
 fn ran_text(output: std::process::Output) -> String {

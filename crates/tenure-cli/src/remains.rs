@@ -1,0 +1,100 @@
+//! `tenure lease remains` and `tenure lease reap`: what leases left behind that ended without a release.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tenure::lease::{Coordinator, LeaseInfo, Namespace, REMAINS};
+use tenure::store::Commit;
+use tenure::{Error, Key, Result};
+
+use crate::stores::StoreArgument;
+use crate::table;
+
+pub(crate) async fn ls(
+    namespace: Option<&Namespace>,
+    children: bool,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let remains = coordinator.remains(namespace, children).await?;
+    coordinator.store().close().await;
+    if json {
+        let lines: String =
+            remains.iter().map(|left| format!("{}\n", remains_json(left))).collect();
+        std::io::stdout().write_all(lines.as_bytes())?;
+    } else {
+        let rows: Vec<_> = remains.iter().map(row).collect();
+        table::print(&["SCOPE", "HOLDER", "TOKEN", "SINCE", "METADATA"], &rows)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reaps what these scopes left. A scope that left nothing is a mistake, named before anything is done.
+pub(crate) async fn reap(
+    scopes: &[String],
+    token: Option<u64>,
+    json: bool,
+    store: &StoreArgument,
+) -> anyhow::Result<ExitCode> {
+    let coordinator = store.coordinator().await?;
+    let mut remains = Vec::new();
+    for scope in scopes {
+        remains.extend(of(&coordinator, scope, token).await?);
+    }
+    for left in &remains {
+        let (scope, token) = (&left.id, left.token);
+        let reaping = coordinator.reap_one(scope, &left.nonce, left.revision, Commit::new());
+        let reaped = reaping.await?;
+        let line = match json {
+            true => json!({ "scope": scope, "token": token, "reaped": reaped }).to_string(),
+            // Gone is what somebody else reaped since it was listed.
+            false => {
+                let word = if reaped { "reaped" } else { "gone" };
+                format!("{word:<8}  {scope}  {}  token {token}", left.holder)
+            }
+        };
+        // The others are reaped, too, if nobody reads this any more.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
+    coordinator.store().close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What one scope left, all of it or only that of one tenure. Text, because those of readers and writers
+/// are listed with a tag that is no part of a scope.
+async fn of(coordinator: &Coordinator, scope: &str, token: Option<u64>) -> Result<Vec<LeaseInfo>> {
+    let namespace: Namespace = scope.split_once('/').map_or(scope, |(own, _)| own).parse()?;
+    let mut remains = coordinator.remains(Some(&namespace), false).await?;
+    remains.retain(|left| left.id == scope && token.is_none_or(|token| left.token == token));
+    match remains.is_empty() {
+        true => Err(Error::NotFound { key: Key::new(REMAINS, scope) }),
+        false => Ok(remains),
+    }
+}
+
+/// What is left as a row: scope, holder, token, since when it was held, what the holder told.
+fn row(left: &LeaseInfo) -> Vec<String> {
+    let told = left.metadata.iter().map(|(key, value)| format!("{key}={value}"));
+    vec![
+        left.id.clone(),
+        left.holder.to_string(),
+        left.token.to_string(),
+        table::time(left.acquired_at_ms),
+        table::or_dash(Some(&told.collect::<Vec<_>>().join(","))),
+    ]
+}
+
+/// What is left, for programs.
+fn remains_json(left: &LeaseInfo) -> Value {
+    json!({
+        "scope": left.id,
+        "holder": left.holder.to_string(),
+        "token": left.token,
+        "nonce": left.nonce,
+        "revision": left.revision,
+        "acquired_at_ms": left.acquired_at_ms,
+        "metadata": left.metadata,
+    })
+}
