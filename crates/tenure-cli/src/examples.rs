@@ -53,7 +53,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "From the holder that was seen, not from one that came after it",
-                "tenure lease revoke billing.nightly/close --token 41",
+                "tenure lease revoke billing.nightly/close --expect-token 41",
             ),
         ],
     ),
@@ -82,7 +82,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("Five from now on", "tenure slots resize search.indexer 5"),
             (
                 "Only if nobody has changed it since it was looked at",
-                "tenure slots resize search.indexer 5 --version 2",
+                "tenure slots resize search.indexer 5 --expect-version 2",
             ),
         ],
     ),

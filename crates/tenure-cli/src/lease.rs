@@ -52,7 +52,7 @@ pub(crate) enum Command {
         /// The scope.
         scope: Scope,
         /// Only the tenure under this token: whoever came after it is left alone.
-        #[arg(long)]
+        #[arg(long = "expect-token", value_name = "TOKEN")]
         token: Option<u64>,
         /// Why, for the holder to read.
         #[arg(long, default_value = "revoked from the command line")]

@@ -34,7 +34,7 @@ pub(crate) enum Command {
         /// How many.
         count: u32,
         /// Only if the group has not changed since `slots ls --json` told this version.
-        #[arg(long)]
+        #[arg(long = "expect-version", value_name = "VERSION")]
         version: Option<u64>,
         /// JSON for programs.
         #[arg(long)]

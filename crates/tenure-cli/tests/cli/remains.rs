@@ -41,7 +41,7 @@ fn a_revocation_by_token_leaves_whoever_came_after_alone() {
     let holder = Holder::on(&folder);
     let lease = holder.hold("a.b/c");
     let first = lease.token().to_string();
-    let revoke = |token: &str| tenure(&store, &["lease", "revoke", "a.b/c", "--token", token]);
+    let revoke = |token: &str| tenure(&store, &["lease", "revoke", "a.b/c", "--expect-token", token]);
     assert_eq!(revoke(&first).ok(), "revoked a.b/c\n");
     revoke(&first).fails(3, "a.b/c");
     let second = holder.hold("a.b/c");
@@ -101,10 +101,10 @@ fn a_resize_that_rests_on_an_older_look_changes_nothing() {
         serde_json::from_str(&ran(&["slots", "ls", "group", "--json"]).ok()).expect("JSON")
     };
     assert_eq!((&seen()["count"], &seen()["version"]), (&Value::Null, &Value::Null));
-    ran(&["slots", "resize", "group", "4", "--version", "1"]).fails(3, "group not found");
+    ran(&["slots", "resize", "group", "4", "--expect-version", "1"]).fails(3, "group not found");
     ran(&["slots", "resize", "group", "3"]).ok();
     let version = seen()["version"].to_string();
-    let resize = ["slots", "resize", "group", "4", "--version", &version];
+    let resize = ["slots", "resize", "group", "4", "--expect-version", &version];
     assert_eq!(ran(&resize).ok(), "group has 4 slots\n");
     ran(&resize).fails(4, "found version 2");
     assert_eq!(seen()["count"], 4);

@@ -103,7 +103,7 @@ fn what_rests_on_a_look_works_against_a_server() {
     let lease = holder.hold("a.b/c");
     let token = lease.token();
     let revoke =
-        |token: u64| served.tenure(&["lease", "revoke", "a.b/c", "--token", &token.to_string()]);
+        |token: u64| served.tenure(&["lease", "revoke", "a.b/c", "--expect-token", &token.to_string()]);
     revoke(token + 1).fails(5, &format!("token {token} holds it now"));
     assert_eq!(revoke(token).ok(), "revoked a.b/c\n");
     let left = served.tenure(&["lease", "remains", "a", "--children"]).ok();
@@ -113,7 +113,7 @@ fn what_rests_on_a_look_works_against_a_server() {
     served.tenure(&["slots", "resize", "a.b", "3"]).ok();
     let shown = served.tenure(&["slots", "ls", "a.b", "--json"]).ok();
     assert!(shown.contains("\"version\": 1"), "{shown}");
-    let resize = ["slots", "resize", "a.b", "4", "--version", "1"];
+    let resize = ["slots", "resize", "a.b", "4", "--expect-version", "1"];
     served.tenure(&resize).ok();
     served.tenure(&resize).fails(4, "found version 2");
 }
