@@ -22,6 +22,9 @@ use crate::plan::{Faults, Plan};
 use crate::process::Process;
 use crate::server::{Reply, Request, Server};
 
+/// Whoever gives something up looks for it this long: what arrives later finds nobody.
+const STRAY: Duration = Duration::from_secs(3);
+
 /// What is the matter with the store, for everybody.
 #[derive(Debug, Default)]
 pub struct Weather {
@@ -201,11 +204,15 @@ impl Trip {
                 tokio::time::sleep(later).await;
                 server.observer.note(&process.name, &format!("{what} arrives a second time"));
                 if server.apply(&process, request.clone()).is_ok() {
-                    server.observer.repeated(&request);
+                    server.observer.strayed(&request);
                 }
             });
         }
+        let late = (fate.request > STRAY).then(|| request.clone());
         let reply = self.server.apply(&self.process, request);
+        if let Some(late) = late.filter(|_| reply.is_ok()) {
+            self.server.observer.strayed(&late);
+        }
         if fate.lose_reply {
             self.note("the reply is lost");
             return self.lost(answer);

@@ -289,10 +289,10 @@ impl Observer {
 }
 
 impl Observer {
-    /// The network delivered a request a second time, and it was applied.
-    pub fn repeated(&self, request: &Request) {
+    /// A request was applied that came a second time, or long after it was sent.
+    pub fn strayed(&self, request: &Request) {
         if let Request::Commit(commit) = request {
-            self.known().unattended.repeated(commit);
+            self.known().unattended.strayed(commit);
         }
     }
 
@@ -304,7 +304,7 @@ impl Observer {
         let mut verdict = Ok(());
         for (id, token) in truth.held() {
             let tenure = truth.tenure(id, token);
-            let tenure = tenure.filter(|tenure| !unattended.is_repeated(&tenure.nonce));
+            let tenure = tenure.filter(|tenure| !unattended.is_stray(&tenure.nonce));
             let process = tenure.and_then(|tenure| processes.get(&tenure.owner));
             let believed = beliefs.iter().any(|belief| belief.id == *id && belief.token == token);
             // A gate may have to wait for its slow loops after the one through which we look.

@@ -41,7 +41,8 @@ fn a_revocation_by_token_leaves_whoever_came_after_alone() {
     let holder = Holder::on(&folder);
     let lease = holder.hold("a.b/c");
     let first = lease.token().to_string();
-    let revoke = |token: &str| tenure(&store, &["lease", "revoke", "a.b/c", "--expect-token", token]);
+    let revoke =
+        |token: &str| tenure(&store, &["lease", "revoke", "a.b/c", "--expect-token", token]);
     assert_eq!(revoke(&first).ok(), "revoked a.b/c\n");
     revoke(&first).fails(3, "a.b/c");
     let second = holder.hold("a.b/c");

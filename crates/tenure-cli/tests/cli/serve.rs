@@ -102,8 +102,9 @@ fn what_rests_on_a_look_works_against_a_server() {
     let holder = Holder::on(&folder);
     let lease = holder.hold("a.b/c");
     let token = lease.token();
-    let revoke =
-        |token: u64| served.tenure(&["lease", "revoke", "a.b/c", "--expect-token", &token.to_string()]);
+    let revoke = |token: u64| {
+        served.tenure(&["lease", "revoke", "a.b/c", "--expect-token", &token.to_string()])
+    };
     revoke(token + 1).fails(5, &format!("token {token} holds it now"));
     assert_eq!(revoke(token).ok(), "revoked a.b/c\n");
     let left = served.tenure(&["lease", "remains", "a", "--children"]).ok();

@@ -1,8 +1,8 @@
 //! G9: who is done with a lease lets go of it. What is held in the store is held by somebody, or on its
 //! way to or from somebody.
 //!
-//! Not so what the network repeated: a place in line or a lease that comes back after its owner is done
-//! with it is nobody's, and ends with its life.
+//! Not so what strayed on its way: a place in line or a lease that the network repeats, or delivers long
+//! after its owner gave it up and last looked for it, is nobody's and ends with its life.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,19 +19,19 @@ const LONG_MS: i64 = 2_000;
 #[derive(Debug, Default)]
 pub struct Unattended {
     since: BTreeMap<(String, u64), i64>,
-    /// The nonces under which something was written again.
-    repeated: BTreeSet<String>,
+    /// The nonces under which something was written that nobody looks for any more.
+    strays: BTreeSet<String>,
 }
 
 impl Unattended {
-    /// A commit arrived a second time and was applied.
-    pub fn repeated(&mut self, commit: &Commit) {
-        self.repeated.extend(commit.writes.iter().filter_map(nonce));
+    /// A commit arrived a second time or far too late, and was applied.
+    pub fn strayed(&mut self, commit: &Commit) {
+        self.strays.extend(commit.writes.iter().filter_map(nonce));
     }
 
-    /// Whether the network wrote something under this nonce that nobody asked for any more.
-    pub fn is_repeated(&self, nonce: &str) -> bool {
-        self.repeated.contains(nonce)
+    /// Whether something under this nonce has strayed.
+    pub fn is_stray(&self, nonce: &str) -> bool {
+        self.strays.contains(nonce)
     }
 
     /// Somebody holds this, or it has ended.
@@ -79,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_repeated_is_known_by_its_nonce() {
+    fn what_strayed_is_known_by_its_nonce() {
         let mut tenures = Unattended::default();
         let place = Put::new(Key::new(WAITER, "a/b#17"), "");
-        tenures.repeated(&Commit::new().put(place));
-        assert!(tenures.is_repeated("17") && !tenures.is_repeated("18"));
+        tenures.strayed(&Commit::new().put(place));
+        assert!(tenures.is_stray("17") && !tenures.is_stray("18"));
     }
 
     #[test]
