@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::poll;
+use tokio::task::JoinHandle;
 
-use super::{Coordinator, Hooks, Loss, REMAINS, Scope, Terms, renewal};
-use crate::Error;
+use super::{Coordinator, Hooks, Lease, Loss, REMAINS, Scope, Terms, renewal};
 use crate::clock::{Clock as _, ManualClock, SystemClock};
 use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
 use crate::store::{Query, Store};
+use crate::{Error, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,14 +31,7 @@ async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
     let scope: Scope = "a/handed".parse().unwrap();
     let terms = Terms::new().ttl(60 * SECOND);
     let lease = holder.acquire(&scope, &terms).await.unwrap();
-    let next = Coordinator::builder(store).name("next").start().unwrap();
-    let waiting = {
-        let (scope, next, terms) = (scope.clone(), next.clone(), terms.wait_forever());
-        tokio::spawn(async move { next.acquire(&scope, &terms).await })
-    };
-    while next.status(&scope).await.unwrap().waiters.is_empty() {
-        tokio::task::yield_now().await;
-    }
+    let (next, waiting) = waiter(&store, "next", &scope, 1).await;
 
     plan.next(Operation::Touch, Fault::Delay(SECOND));
     plan.next(Operation::Commit, Fault::LostReply);
@@ -68,14 +62,7 @@ async fn a_hand_over_that_was_lost_is_not_told_as_one_if_the_successor_acquired_
     let scope: Scope = "a/doubtful".parse().unwrap();
     let terms = Terms::new().ttl(60 * SECOND);
     let lease = holder.acquire(&scope, &terms).await.unwrap();
-    let next = Coordinator::builder(store).name("next").start().unwrap();
-    let waiting = {
-        let (scope, next, terms) = (scope.clone(), next.clone(), terms.wait_forever());
-        tokio::spawn(async move { next.acquire(&scope, &terms).await })
-    };
-    while next.status(&scope).await.unwrap().waiters.is_empty() {
-        tokio::task::yield_now().await;
-    }
+    let (next, waiting) = waiter(&store, "next", &scope, 1).await;
 
     plan.next(Operation::Commit, Fault::LostRequest);
     plan.next(Operation::Get, Fault::Delay(SECOND));
@@ -87,6 +74,50 @@ async fn a_hand_over_that_was_lost_is_not_told_as_one_if_the_successor_acquired_
     let (_, error) = handing.await.unwrap_err();
     assert!(error.is_unknown(), "{error:?}");
     taken.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_hand_over_that_was_lost_is_not_told_as_one_if_another_passed_it_on_to_the_same_waiter() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, clock) = faulty(&store, "holder");
+    let scope: Scope = "a/detour".parse().unwrap();
+    let terms = Terms::new().ttl(60 * SECOND);
+    let lease = holder.acquire(&scope, &terms).await.unwrap();
+    let (third, waits_first) = waiter(&store, "third", &scope, 1).await;
+    let (_next, waits_second) = waiter(&store, "next", &scope, 2).await;
+
+    plan.next(Operation::Commit, Fault::LostRequest);
+    plan.next(Operation::Get, Fault::Delay(SECOND));
+    let mut handing = Box::pin(lease.hand_over("next"));
+    assert!(poll!(&mut handing).is_pending(), "it asks how its hand-over went");
+    let asked = SystemClock.wall_ms();
+    while SystemClock.wall_ms() == asked {
+        tokio::task::yield_now().await;
+    }
+    assert!(third.revoke(&scope, "maintenance").await.unwrap());
+    waits_first.await.unwrap().unwrap().hand_over("next").await.unwrap();
+    let taken = waits_second.await.unwrap().unwrap();
+    clock.advance(SECOND);
+    let (_, error) = handing.await.unwrap_err();
+    assert!(error.is_unknown(), "{error:?}");
+    taken.release().await.unwrap();
+}
+
+/// Somebody who waits for a scope, as the so many-th in line.
+async fn waiter(
+    store: &Store,
+    name: &str,
+    scope: &Scope,
+    place: usize,
+) -> (Coordinator, JoinHandle<Result<Lease>>) {
+    let coordinator = Coordinator::builder(store.clone()).name(name).start().unwrap();
+    let (waiting, scope_of_it) = (coordinator.clone(), scope.clone());
+    let terms = Terms::new().ttl(60 * SECOND).wait_forever();
+    let waits = tokio::spawn(async move { waiting.acquire(&scope_of_it, &terms).await });
+    while coordinator.status(scope).await.unwrap().waiters.len() < place {
+        tokio::task::yield_now().await;
+    }
+    (coordinator, waits)
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use super::held::Held;
 use super::hooks::{Draft, Subject, is_worth_asking_again};
 use super::leaving::Leaving;
 use super::record::{
-    LEASE, LeaseRecord, REMAINS, REVOKED, RemainsRecord, RevokedRecord, WAITER, WaiterRecord,
-    decode, encode, tagged, untagged,
+    LEASE, LeaseInfo, LeaseRecord, REMAINS, REVOKED, RemainsRecord, RevokedRecord, WAITER,
+    WaiterRecord, decode, encode, tagged, untagged,
 };
 use super::renewal::{Found, found};
 use super::shared::can_be_handed_over;
@@ -285,7 +285,8 @@ pub(crate) async fn hand_over(
 }
 
 /// Sends a hand-over, and finds out how it went if nobody says so. The nonce tells: whoever was to be
-/// the successor may also have acquired it by itself.
+/// the successor may also have acquired it by itself. So does the label of when it was granted: somebody
+/// else may have held the lease in between, and passed it on to the same waiter.
 pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit) -> Result<()> {
     let granted = commit.writes.iter().find_map(|write| match write {
         Write::Put(put) if put.key == held.key => {
@@ -300,12 +301,16 @@ pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit) -> Resul
         }
         Err(error) if error.is_unknown() => {
             match (super::renewal::present(agent, held).await, granted) {
-                (Ok(Some(info)), Some(granted)) if info.nonce == granted.nonce => Ok(()),
+                (Ok(Some(info)), Some(granted)) if is_it(&info, &granted) => Ok(()),
                 _ => Err(error),
             }
         }
         Err(error) => Err(error),
     }
+}
+
+fn is_it(info: &LeaseInfo, granted: &LeaseRecord) -> bool {
+    info.nonce == granted.nonce && info.acquired_at_ms == granted.acquired_at_ms
 }
 
 /// The commit that passes a lease on to whoever is called so in this line, and who that is.
