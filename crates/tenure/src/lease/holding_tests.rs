@@ -7,7 +7,7 @@ use futures::poll;
 use tokio::task::JoinHandle;
 
 use super::{Coordinator, Hooks, Lease, Loss, REMAINS, Scope, Terms, renewal};
-use crate::clock::{Clock as _, ManualClock, SystemClock};
+use crate::clock::{Clock as _, ManualClock, SharedClock, SystemClock};
 use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
 use crate::store::{Query, Store};
@@ -18,10 +18,21 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A coordinator whose store fails as planned; delays count on the clock.
 fn faulty(store: &Store, name: &str) -> (Coordinator, Arc<FaultPlan>, ManualClock) {
     let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    (planned(store, name, &plan, &clock, SystemClock::shared()), plan, clock)
+}
+
+/// The same, on a clock of its own.
+fn planned(
+    store: &Store,
+    name: &str,
+    plan: &Arc<FaultPlan>,
+    delays: &ManualClock,
+    clock: SharedClock,
+) -> Coordinator {
     let backend = Arc::clone(store.backend());
-    let faulty = Faulty::new(backend, Arc::clone(&plan), Arc::new(clock.clone()));
-    let store = Store::new(faulty).with_clock(SystemClock::shared(), Arc::clone(store.random()));
-    (Coordinator::builder(store).name(name).start().unwrap(), plan, clock)
+    let faulty = Faulty::new(backend, Arc::clone(plan), Arc::new(delays.clone()));
+    let store = Store::new(faulty).with_clock(clock, Arc::clone(store.random()));
+    Coordinator::builder(store).name(name).start().unwrap()
 }
 
 #[tokio::test]
@@ -101,6 +112,35 @@ async fn a_hand_over_that_was_lost_is_not_told_as_one_if_another_passed_it_on_to
     let (_, error) = handing.await.unwrap_err();
     assert!(error.is_unknown(), "{error:?}");
     taken.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_place_in_line_is_left_also_after_an_outage() {
+    let store = MemoryStore::new().into_store();
+    let holder = Coordinator::builder(store.clone()).name("holder").start().unwrap();
+    let scope: Scope = "a/left".parse().unwrap();
+    let lease = holder.acquire(&scope, &Terms::new().ttl(60 * SECOND)).await.unwrap();
+    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    let waiter = planned(&store, "waiter", &plan, &clock, Arc::new(clock.clone()));
+    let waits = {
+        let (waiter, scope, terms) = (waiter.clone(), scope.clone(), Terms::new().wait_forever());
+        tokio::spawn(async move { waiter.acquire(&scope, &terms).await })
+    };
+    let in_line = async || holder.status(&scope).await.unwrap().waiters.len();
+    while in_line().await == 0 {
+        tokio::task::yield_now().await;
+    }
+
+    (0..16).for_each(|_| plan.next(Operation::Commit, Fault::Error));
+    waits.abort();
+    let left = async {
+        while in_line().await > 0 {
+            clock.advance(SECOND);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(20 * SECOND, left).await.expect("its place is still there");
+    lease.release().await.unwrap();
 }
 
 /// Somebody who waits for a scope, as the so many-th in line.

@@ -41,6 +41,12 @@ pub(crate) struct Ticket {
     handed: Option<Query>,
 }
 
+/// A place that a waiter leaves behind is in the way of others, and may be handed a lease. So a store that
+/// cannot be reached is asked again, so often,
+const FAILURES: u32 = 12;
+/// with pauses of this much at the most: about half a minute in all.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// The mark that says there is a line.
 pub(crate) fn mark(line: &str) -> Key {
     Key::new(WAITER, tagged(line, ""))
@@ -199,25 +205,41 @@ impl Drop for Ticket {
         let (nonce, handed) = (Arc::clone(&self.nonce), self.handed.take());
         let (with_mark, without) = (only_deletes_of_ours(with_mark), only_deletes_of_ours(without));
         self.agent.tie_up(async move {
-            for look in 0..LATE_LOOKS {
-                agent.clock.sleep(LOOK_AGAIN * look * look).await;
-                // If the mark was renewed meanwhile, somebody else will remove it.
-                if agent.store.commit(with_mark.clone()).await.is_ok() {
-                    return;
-                }
-                let left = match agent.store.commit(without.clone()).await {
-                    Ok(_) => return,
-                    Err(error) if error.is_not_found() => decline(&agent, &handed, &nonce).await,
-                    Err(error) => Err(error),
-                };
-                match left {
+            let (mut looks, mut failures) = (0, 0);
+            while looks < LATE_LOOKS && failures < FAILURES {
+                let tries: u32 = looks + failures;
+                agent.clock.sleep((LOOK_AGAIN * tries * tries).min(PAUSE_MAX)).await;
+                match leave(&agent, [&with_mark, &without], &handed, &nonce).await {
+                    Ok(true) => return,
                     // If we left while joining, our place may still be on its way to the store.
-                    Ok(()) if !entered => {}
-                    Ok(()) => return,
-                    Err(error) => tracing::debug!(%error, "a waiter's place may stay for a while"),
+                    Ok(false) if !entered => looks += 1,
+                    Ok(false) => return,
+                    Err(error) => {
+                        tracing::debug!(%error, "a waiter's place may stay for a while");
+                        failures += 1;
+                    }
                 }
             }
         });
+    }
+}
+
+/// Removes a place, with the mark or without it. Whether it was there.
+async fn leave(
+    agent: &Agent,
+    commits: [&Commit; 2],
+    handed: &Option<Query>,
+    nonce: &str,
+) -> Result<bool> {
+    let [with_mark, without] = commits;
+    // If the mark was renewed meanwhile, somebody else will remove it.
+    if agent.store.commit(with_mark.clone()).await.is_ok() {
+        return Ok(true);
+    }
+    match agent.store.commit(without.clone()).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_not_found() => decline(agent, handed, nonce).await.map(|()| false),
+        Err(error) => Err(error),
     }
 }
 
