@@ -143,6 +143,37 @@ async fn a_place_in_line_is_left_also_after_an_outage() {
     lease.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn what_is_handed_over_and_made_sure_of_late_is_renewed_first() {
+    let store = MemoryStore::new().into_store();
+    let holder = Coordinator::builder(store.clone()).name("holder").start().unwrap();
+    let scope: Scope = "a/late".parse().unwrap();
+    let terms = Terms::new().ttl(12 * SECOND);
+    let lease = holder.acquire(&scope, &terms).await.unwrap();
+    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    let next = planned(&store, "next", &plan, &clock, Arc::new(clock.clone()));
+    let waits = {
+        let (next, scope, terms) = (next.clone(), scope.clone(), terms.wait_forever());
+        tokio::spawn(async move { next.acquire(&scope, &terms).await })
+    };
+    while holder.status(&scope).await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+
+    // Little is left when the first answer comes, less than the second one takes.
+    plan.next(Operation::Touch, Fault::Delay(9 * SECOND));
+    plan.next(Operation::Touch, Fault::Delay(5 * SECOND));
+    lease.hand_over("next").await.map_err(|(_, error)| error).unwrap();
+    while !waits.is_finished() {
+        clock.advance(SECOND / 10);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let lease = waits.await.unwrap().unwrap();
+    let left = lease.valid_until().saturating_sub(clock.uptime());
+    assert!(left > 3 * SECOND, "{left:?} left");
+    lease.release().await.unwrap();
+}
+
 /// Somebody who waits for a scope, as the so many-th in line.
 async fn waiter(
     store: &Store,

@@ -299,10 +299,7 @@ pub(crate) async fn adopt(
             acquired_at_ms: info.acquired_at_ms,
         }));
     }
-    let late = agent.clock.uptime();
-    if adopted.iter().any(|held| late >= held.state().valid_until) {
-        return Ok(None);
-    }
+    let Ok(sent) = in_time(agent, &adopted, sent).await else { return Ok(None) };
     for held in &adopted {
         agent.began(held, sent);
     }
