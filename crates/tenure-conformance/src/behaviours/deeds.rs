@@ -91,7 +91,6 @@ async fn renew(coordinator: &Coordinator, deed: &Deed) -> tenure::Result<Renewed
 }
 
 /// Resolves when so many wait for a scope.
-/// Waits until so many wait there.
 pub(super) async fn in_line(
     coordinator: &Coordinator,
     scope: &Scope,
