@@ -16,6 +16,7 @@ mod raw_etcd;
 mod redis;
 mod server;
 mod size;
+mod spent;
 mod sqlite;
 mod watch;
 
@@ -92,7 +93,7 @@ enum What {
         /// How many clients at once, one table for each.
         #[arg(long, value_delimiter = ',', default_value = "1,64")]
         clients: Vec<usize>,
-        /// Which of rust, shared, calls, http, redis and etcd; all of them unless given.
+        /// Which of rust, shared, calls, http, redis, bare-redis and etcd; all of them unless given.
         #[arg(long, value_delimiter = ',')]
         ways: Vec<String>,
         /// On a store in memory, to see what the way costs.

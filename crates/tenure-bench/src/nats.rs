@@ -10,6 +10,7 @@ use tenure_testkit::{Nats, NatsSettings};
 
 use crate::leases::cycle_rate;
 use crate::measure::{Plan, heading, human, median, rate};
+use crate::spent::Spent;
 
 const TTL: &str = "30";
 /// What a lease of these holds.
@@ -18,34 +19,60 @@ const VALUE: &[u8] = &[b'x'; 140];
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     heading(
         "Acquire and release on NATS: cycles a second",
-        &["server", "clients", "Tenure", "raw client: publish with sequence and life", "ratio"],
+        &[
+            "server",
+            "clients",
+            "Tenure",
+            "raw client: publish with sequence and life",
+            "ratio",
+            "CPU time per cycle: Tenure",
+            "raw client",
+        ],
     );
     for (name, sync) in [("flushes every write", Some("always")), ("default settings", None)] {
         let server = Nats::start_with(NatsSettings { sync, ..NatsSettings::default() })?;
         let store = NatsStore::connect(&server.fresh_bucket()).await?.into_store();
         let raw = Arc::new(raw(&server).await?);
         for clients in [1, 64] {
-            let mut figures: [Vec<f64>; 3] = Default::default();
+            let mut figures: [Vec<f64>; 5] = Default::default();
             for run in 0..plan.runs {
                 let tag = format!("{clients}-{run}");
+                let ours = || costed(plan, cycle_rate(&store, clients, plan.time, &tag));
+                let theirs = || costed(plan, raw_rate(&raw, clients, plan.time, &tag));
                 // In turn, each first every other time: what the server has to carry grows with time.
                 let (ours, theirs) = if run % 2 == 0 {
-                    let ours = cycle_rate(&store, clients, plan.time, &tag).await?;
-                    (ours, raw_rate(&raw, clients, plan.time, &tag).await?)
+                    let ours = ours().await?;
+                    (ours, theirs().await?)
                 } else {
-                    let theirs = raw_rate(&raw, clients, plan.time, &tag).await?;
-                    (cycle_rate(&store, clients, plan.time, &tag).await?, theirs)
+                    let theirs = theirs().await?;
+                    (ours().await?, theirs)
                 };
-                for (figures, figure) in figures.iter_mut().zip([ours, theirs, ours / theirs]) {
+                let all = [ours.0, theirs.0, ours.0 / theirs.0, ours.1, theirs.1];
+                for (figures, figure) in figures.iter_mut().zip(all) {
                     figures.push(figure);
                 }
             }
-            let [ours, theirs, ratio] = figures.map(median);
-            println!("| {name} | {clients} | {} | {} | {ratio:.2}× |", human(ours), human(theirs));
+            let [ours, theirs, ratio, our_cost, their_cost] = figures.map(median);
+            println!(
+                "| {name} | {clients} | {} | {} | {ratio:.2}× | {our_cost:.1} µs | {their_cost:.1} µs |",
+                human(ours),
+                human(theirs),
+            );
         }
         store.close().await;
     }
     Ok(())
+}
+
+/// A rate, and the CPU time of this process for each of what it counts.
+async fn costed(
+    plan: Plan,
+    rate: impl Future<Output = anyhow::Result<f64>>,
+) -> anyhow::Result<(f64, f64)> {
+    let before = Spent::until_now(None)?;
+    let rate = rate.await?;
+    let spent = Spent::until_now(None)?.since(before).per(rate * plan.time.as_secs_f64());
+    Ok((rate, spent.clients))
 }
 
 /// A plain bucket with a life for each key, as somebody would make it by hand.

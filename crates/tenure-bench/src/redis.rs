@@ -60,7 +60,8 @@ impl Redis {
         Ok(stream)
     }
 
-    /// Takes and drops a lock of its own per client, a connection each.
+    /// Takes and drops a lock of its own per client, a connection each. It is dropped without a look
+    /// at whose it is, so an owner that is late drops another's.
     pub(crate) async fn cycle_rate(&self, clients: usize, time: Duration) -> anyhow::Result<f64> {
         let mut connections = Vec::new();
         for _ in 0..clients {
@@ -80,7 +81,42 @@ impl Redis {
         })
         .await
     }
+
+    /// The same as Redis's manual has it: the lock holds a value that only its owner knows, and a script
+    /// drops it only if that is still there. No token fences off a late owner.
+    pub(crate) async fn owned_cycle_rate(
+        &self,
+        clients: usize,
+        time: Duration,
+    ) -> anyhow::Result<f64> {
+        let mut connections = Vec::new();
+        for _ in 0..clients {
+            connections.push(Mutex::new(self.connect().await?));
+        }
+        let loaded = ask(&mut self.connect().await?, &["SCRIPT", "LOAD", DROP_OWN]).await?;
+        let loaded = String::from_utf8(loaded)?;
+        let script = loaded.lines().nth(1).context("the script's name")?.to_owned();
+        let shared = Arc::new((connections, script));
+        rate(clients, time, move |client, turn| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let (connections, script) = &*shared;
+                let mut stream = connections[client].lock().await;
+                let (key, value) = (format!("owned:{client}"), format!("client-{client}#{turn}"));
+                let set = ["SET", &key, &value, "NX", "PX", "30000"];
+                anyhow::ensure!(ask(&mut stream, &set).await?.starts_with(b"+OK"), "not taken");
+                let drop = ["EVALSHA", script, "1", &key, &value];
+                anyhow::ensure!(ask(&mut stream, &drop).await?.starts_with(b":1"), "gone");
+                Ok(())
+            }
+        })
+        .await
+    }
 }
+
+/// Drops a lock if it holds the owner's value.
+const DROP_OWN: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 impl Drop for Redis {
     fn drop(&mut self) {
@@ -89,7 +125,7 @@ impl Drop for Redis {
     }
 }
 
-/// One command and its short answer.
+/// One command and its short answer, of one line or of a length and a line.
 async fn ask(stream: &mut TcpStream, words: &[&str]) -> anyhow::Result<Vec<u8>> {
     let mut request = format!("*{}\r\n", words.len());
     for word in words {
@@ -97,12 +133,17 @@ async fn ask(stream: &mut TcpStream, words: &[&str]) -> anyhow::Result<Vec<u8>> 
     }
     stream.write_all(request.as_bytes()).await?;
     let (mut answer, mut chunk) = (Vec::new(), [0; 64]);
-    while !answer.ends_with(b"\r\n") {
+    while !is_whole(&answer) {
         let read = stream.read(&mut chunk).await?;
         anyhow::ensure!(read > 0, "redis closed the connection");
         answer.extend_from_slice(&chunk[..read]);
     }
     Ok(answer)
+}
+
+fn is_whole(answer: &[u8]) -> bool {
+    let lines = if answer.starts_with(b"$") { 2 } else { 1 };
+    answer.ends_with(b"\n") && answer.iter().filter(|byte| **byte == b'\n').count() == lines
 }
 
 fn free_port() -> anyhow::Result<u16> {

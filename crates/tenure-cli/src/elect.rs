@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use tenure::Error;
 use tenure::lease::{Election, LeaseInfo, Scope, lease_key};
 
+use crate::hand_over::HandingOver;
 use crate::lease::lease_json;
 use crate::stores::StoreArgument;
 
@@ -21,6 +22,18 @@ pub(crate) enum Command {
         json: bool,
         #[command(flatten)]
         store: StoreArgument,
+    },
+    /// Have the lead handed over to somebody who waits for it.
+    ///
+    /// The leader is asked to stop its work, and passes the lead on when that has stopped: there is no
+    /// moment without a leader, and none with two. `tenure run` does that, as if it had been sent TERM; so do
+    /// programs that listen for it. It takes leave to revoke. Interrupted, this does not take the request
+    /// back before its wait is over.
+    HandOver {
+        /// The scope of the election.
+        scope: Scope,
+        #[command(flatten)]
+        how: HandingOver,
     },
     /// Follow who leads: now, and with every change.
     Observe {
@@ -49,6 +62,7 @@ impl Command {
                 };
                 tell(Some(&leader), json)?;
             }
+            Self::HandOver { scope, how } => return how.scope(&scope).await,
             Self::Observe { scope, limit, json, store } => {
                 let coordinator = store.coordinator().await?;
                 let leaders = Election::new(&coordinator, scope).observe().await?;

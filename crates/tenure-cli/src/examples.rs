@@ -43,7 +43,26 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
-    ("lease show", &[("Who holds it, who waits", "tenure lease show billing.nightly/close")]),
+    (
+        "lease show",
+        &[
+            ("Who holds it, who waits", "tenure lease show billing.nightly/close"),
+            (
+                "And the last twenty who held it",
+                "tenure lease show billing.nightly/close --history 20",
+            ),
+        ],
+    ),
+    (
+        "lease hand-over",
+        &[
+            ("To the first in line", "tenure lease hand-over billing.nightly/close"),
+            (
+                "To one of those who wait",
+                "tenure lease hand-over billing.nightly/close --to worker-2",
+            ),
+        ],
+    ),
     (
         "lease revoke",
         &[
@@ -77,6 +96,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("lease watch", &[("All of a namespace and below", "tenure lease watch billing --json")]),
     ("slots ls", &[("Who has which slot", "tenure slots ls search.indexer")]),
     (
+        "slots hand-over",
+        &[("Before the host of slot 2 goes", "tenure slots hand-over search.indexer 2")],
+    ),
+    (
         "slots resize",
         &[
             ("Five from now on", "tenure slots resize search.indexer 5"),
@@ -89,6 +112,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "elect leader",
         &[("Who leads, for a program", "tenure elect leader orders.reconciler/leader --json")],
+    ),
+    (
+        "elect hand-over",
+        &[(
+            "Before the leader's host is restarted",
+            "tenure elect hand-over orders.reconciler/leader --to host-b",
+        )],
     ),
     ("elect observe", &[("Every change", "tenure elect observe orders.reconciler/leader")]),
     (

@@ -12,8 +12,13 @@ use tenure::lease::{LEASE, LeaseEvent, LeaseInfo, Namespace, Scope, Status, WAIT
 use tenure::store::WatchRequest;
 
 use crate::follow::{Follow, follow};
+use crate::hand_over::HandingOver;
+use crate::history::{Remembered, history_json};
 use crate::stores::StoreArgument;
-use crate::{json, remains, table};
+use crate::{history, json, remains, table};
+
+/// The most of the past that is shown: it is kept in memory, and may be explained one by one.
+const MOST: usize = 1_000;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -32,10 +37,16 @@ pub(crate) enum Command {
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Show who holds a scope and who waits for it.
+    /// Show who holds a scope, who waits for it and who held it before.
+    ///
+    /// What was before is told as far as the store remembers; most keep ten minutes. The end of a tenure is
+    /// not kept with a time: `until` is when it was revoked, or else when the next one began.
     Show {
         /// The scope, for instance `billing.nightly/close`.
         scope: Scope,
+        /// So many of those who held it before; 0 for none.
+        #[arg(long, value_name = "N", default_value_t = 5)]
+        history: usize,
         /// JSON for programs.
         #[arg(long)]
         json: bool,
@@ -43,6 +54,18 @@ pub(crate) enum Command {
         follow: Follow,
         #[command(flatten)]
         store: StoreArgument,
+    },
+    /// Have a lease handed over to somebody who waits for it.
+    ///
+    /// The holder is asked to stop its work, and passes it on when that has stopped: there is no moment
+    /// without a holder, and none with two. `tenure run` does that, as if it had been sent TERM; so do
+    /// programs that listen for it. It takes leave to revoke. Interrupted, this does not take the request
+    /// back before its wait is over.
+    HandOver {
+        /// The scope.
+        scope: Scope,
+        #[command(flatten)]
+        how: HandingOver,
     },
     /// End somebody's tenure.
     ///
@@ -119,7 +142,10 @@ impl Command {
             Self::Ls { namespace, children, json, follow, store } => {
                 ls(namespace.as_ref(), children, json, &follow, &store).await
             }
-            Self::Show { scope, json, follow, store } => show(&scope, json, &follow, &store).await,
+            Self::Show { scope, history, json, follow, store } => {
+                show(&scope, history.min(MOST), json, &follow, &store).await
+            }
+            Self::HandOver { scope, how } => how.scope(&scope).await,
             Self::Revoke { scope, token, reason, json, store } => {
                 revoke(&scope, token, &reason, json, &store).await
             }
@@ -162,20 +188,27 @@ async fn ls(
 
 async fn show(
     scope: &Scope,
+    most: usize,
     json: bool,
     following: &Follow,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
+    let remembered = Remembered::default();
     let text = async || {
         let status = coordinator.status(scope).await?;
+        let history = remembered.read(&coordinator, scope, &status, most).await?;
         if !json {
-            return Ok(status_text(scope, &status));
+            let kept = coordinator.store().capabilities().history;
+            let lines = history.map(|history| history::lines(&history, kept)).unwrap_or_default();
+            let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            return Ok(status_text(scope, &status) + &lines);
         }
         let value = json!({
             "scope": scope.as_str(),
             "holder": status.holder.as_ref().map(lease_json),
             "waiters": status.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
+            "history": history.as_ref().map(history_json),
         });
         Ok(serde_json::to_string_pretty(&value)? + "\n")
     };

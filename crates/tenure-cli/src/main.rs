@@ -5,6 +5,8 @@ mod elect;
 mod examples;
 mod exit;
 mod follow;
+mod hand_over;
+mod history;
 mod json;
 mod lease;
 mod manual;
@@ -48,17 +50,17 @@ struct Arguments {
 enum Command {
     Run(run::Arguments),
     Serve(serve::Arguments),
-    /// See who holds what and who waits for it; end somebody's tenure.
+    /// See who holds what and who waits for it; have it handed over; end somebody's tenure.
     ///
     /// To hold a lease, `tenure run SCOPE -- COMMAND`.
     #[command(subcommand)]
     Lease(lease::Command),
-    /// See and resize groups of slots.
+    /// See and resize groups of slots; have one handed over.
     ///
     /// To hold a slot, `tenure run GROUP --slots N -- COMMAND`.
     #[command(subcommand)]
     Slots(slots::Command),
-    /// See who leads.
+    /// See who leads; have somebody else lead.
     ///
     /// To lead is to hold the scope of the election: `tenure run SCOPE -- COMMAND`.
     #[command(subcommand)]
@@ -101,7 +103,11 @@ fn main() -> ExitCode {
     // A server tells what it does, above all to the audit log, but not of each lease that comes and goes;
     // a command tells only what went wrong.
     let serves = matches!(command, Command::Serve(_));
-    let usual = if serves { "info,tenure::lease=warn" } else { "error" };
+    // What the Kubernetes client met, the store tells itself, and only if it is not mended by a repetition.
+    let usual = match serves {
+        true => "info,tenure::lease=warn,kube_client=off",
+        false => "error,kube_client=off",
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());

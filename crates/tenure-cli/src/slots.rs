@@ -7,6 +7,7 @@ use tenure::lease::{Coordinator, LEASE, Namespace, SLOTS, SlotInfo, WAITER};
 use tenure::store::WatchRequest;
 
 use crate::follow::{Follow, follow};
+use crate::hand_over::HandingOver;
 use crate::lease::{lease_json, waiter_json};
 use crate::stores::StoreArgument;
 use crate::table;
@@ -24,6 +25,20 @@ pub(crate) enum Command {
         follow: Follow,
         #[command(flatten)]
         store: StoreArgument,
+    },
+    /// Have a slot handed over to somebody who waits for it.
+    ///
+    /// The holder is asked to stop its work, and passes it on when that has stopped: there is no moment
+    /// without a holder, and none with two. `tenure run` does that, as if it had been sent TERM; so do
+    /// programs that listen for it. It takes leave to revoke. Interrupted, this does not take the request
+    /// back before its wait is over.
+    HandOver {
+        /// The group.
+        group: Namespace,
+        /// Which slot, as `tenure slots ls` shows it.
+        slot: u32,
+        #[command(flatten)]
+        how: HandingOver,
     },
     /// Change how many slots a group has.
     ///
@@ -48,6 +63,7 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Ls { group, json, follow, store } => ls(&group, json, &follow, &store).await,
+            Self::HandOver { group, slot, how } => how.slot(&group, slot).await,
             Self::Resize { group, count, version, json, store } => {
                 resize(&group, count, version, json, &store).await
             }

@@ -13,6 +13,7 @@ use tenure_kubernetes::KubernetesStore;
 use tenure_nats::NatsStore;
 use tenure_postgres::PostgresStore;
 
+use crate::run;
 use crate::servers::Login;
 
 /// Said wherever a person may choose.
@@ -53,7 +54,12 @@ impl StoreArgument {
 
     /// Somebody to ask about leases.
     pub(crate) async fn coordinator(&self) -> Result<Coordinator> {
-        Coordinator::builder(self.open().await?).start()
+        let mut builder = Coordinator::builder(self.open().await?);
+        // Whoever is asked or revoked reads who it was.
+        if let Some(name) = run::host() {
+            builder = builder.name(name);
+        }
+        builder.start()
     }
 }
 

@@ -78,8 +78,9 @@ async fn read(way: &Way, key: &Key) -> Result<Option<Object>> {
                 return response.object.map(Object::try_from).transpose();
             }
             Ok(_) => return Err(strange()),
-            Err(Fault::Unclear(_) | Fault::Elsewhere(_)) if attempt < ATTEMPTS => {}
-            Err(fault) => return Err(fault.of_read()),
+            Err(fault @ Fault::No(_)) => return Err(fault.of_read()),
+            Err(fault) if attempt >= ATTEMPTS => return Err(fault.of_read()),
+            Err(_) => {}
         }
     }
 }

@@ -14,8 +14,10 @@ const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it f
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// Nothing left this machine, or the server said that it did nothing and another may do better.
+    /// Nothing left this machine.
     Elsewhere(String),
+    /// The server said that it did nothing, since it leaves or is full. Another may do better.
+    Declined(String),
     /// It may have been done: it left, and its answer did not come.
     Unclear(String),
     /// The server's definite answer.
@@ -26,9 +28,17 @@ impl Fault {
     /// What it means for a call that may have changed something.
     pub(crate) fn of_write(self) -> Error {
         match self {
-            Self::Elsewhere(why) => Error::unavailable(BACKEND, why),
+            Self::Elsewhere(why) | Self::Declined(why) => Error::unavailable(BACKEND, why),
             Self::Unclear(why) => Error::unknown(BACKEND, why),
             Self::No(error) => error,
+        }
+    }
+
+    /// The reason alone.
+    pub(crate) fn why(self) -> String {
+        match self {
+            Self::Elsewhere(why) | Self::Declined(why) | Self::Unclear(why) => why,
+            Self::No(error) => error.to_string(),
         }
     }
 
@@ -50,7 +60,7 @@ impl From<Status> for Fault {
             }
             return match Error::from(error) {
                 // The server itself is leaving or has no room; its store's troubles are everybody's.
-                Error::Unavailable { backend: BACKEND, reason } => Self::Elsewhere(reason),
+                Error::Unavailable { backend: BACKEND, reason } => Self::Declined(reason),
                 error => Self::No(error),
             };
         }

@@ -83,11 +83,11 @@ async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
         match run(&links, client, &mut backlog, &mut calls).await {
             End::Left => {
                 failures = 0;
-                links.leave(server, "it is shutting down");
+                links.leave(server, Fault::Declined("it is shutting down".into()));
             }
-            End::Broken { answered, why } => {
+            End::Broken { answered, fault } => {
                 failures = if answered { 0 } else { failures + 1 };
-                links.leave(server, &why);
+                links.leave(server, fault);
                 tokio::select! {
                     () = tokio::time::sleep(pause(failures)) => {}
                     () = links.closed() => {}

@@ -36,9 +36,17 @@ pub(crate) struct Links {
     channels: Vec<Channel>,
     /// The one in use.
     at: AtomicUsize,
-    told: RwLock<String>,
+    told: RwLock<Told>,
     /// Closed with the store.
     open: Semaphore,
+}
+
+/// What the last server that failed had to say.
+#[derive(Default)]
+struct Told {
+    why: String,
+    /// It was there to say it.
+    declined: bool,
 }
 
 impl Links {
@@ -91,16 +99,12 @@ impl Links {
     }
 
     /// This server did not do: the next one is used, unless somebody has moved on already.
-    pub(crate) fn leave(&self, server: usize, why: &str) {
+    pub(crate) fn leave(&self, server: usize, fault: Fault) {
         let next = (server + 1) % self.channels.len();
         let _ = self.at.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
-        let told = format!("{}: {why}", self.options.servers[server]);
-        *self.told.write().unwrap_or_else(PoisonError::into_inner) = told;
-    }
-
-    /// What the last server that failed had to say.
-    pub(crate) fn told(&self) -> String {
-        self.told.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let declined = matches!(fault, Fault::Declined(_));
+        let why = format!("{}: {}", self.options.servers[server], fault.why());
+        *self.told.write().unwrap_or_else(PoisonError::into_inner) = Told { why, declined };
     }
 
     /// With our token.
@@ -137,12 +141,11 @@ impl Links {
             let attempts = self.channels.len().saturating_mul(rounds as usize);
             for attempt in 0..u32::try_from(attempts).unwrap_or(u32::MAX) {
                 let (server, client) = self.current();
-                let why = match call(client).await.map_err(Fault::from) {
+                match call(client).await.map_err(Fault::from) {
                     Ok(response) => return Ok((server, response.into_inner())),
                     Err(Fault::No(error)) => return Err(Fault::No(error)),
-                    Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => why,
-                };
-                self.leave(server, &why);
+                    Err(fault) => self.leave(server, fault),
+                }
                 tokio::time::sleep(pause(attempt)).await;
             }
             Err(Fault::Elsewhere(self.nobody()))
@@ -155,19 +158,19 @@ impl Links {
         }
     }
 
-    /// What to say if no server is there at all.
+    /// What to say if no server does it: none is there at all, or those that are have said no.
     pub(crate) fn nobody(&self) -> String {
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        if told.declined {
+            return format!("no server takes it at present; try again later ({})", told.why);
+        }
         let hosts: Vec<_> = self
             .options
             .servers
             .iter()
             .map(|server| server.rsplit_once('/').map_or(&**server, |(_, host)| host))
             .collect();
-        format!(
-            "no server on {}; start one with `tenure serve` ({})",
-            hosts.join(", "),
-            self.told()
-        )
+        format!("no server on {}; start one with `tenure serve` ({})", hosts.join(", "), told.why)
     }
 }
 

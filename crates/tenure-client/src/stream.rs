@@ -34,7 +34,7 @@ pub(crate) enum End {
         /// Whether it was of any use.
         answered: bool,
         /// What went wrong.
-        why: String,
+        fault: Fault,
     },
     /// The store is closed.
     Closed,
@@ -60,15 +60,13 @@ pub(crate) async fn run(
     };
     let mut incoming = match opened {
         Ok(incoming) => incoming,
-        Err(Fault::Elsewhere(why) | Fault::Unclear(why)) => {
-            return End::Broken { answered: false, why };
-        }
-        Err(Fault::No(error)) => {
-            let why = error.to_string();
-            for pending in backlog.drain(..) {
-                let _ = pending.reply.send(Err(Fault::No(error.clone())));
+        Err(fault) => {
+            if matches!(fault, Fault::No(_)) {
+                for pending in backlog.drain(..) {
+                    let _ = pending.reply.send(Err(fault.clone()));
+                }
             }
-            return End::Broken { answered: false, why };
+            return End::Broken { answered: false, fault };
         }
     };
     let mut stream = Stream { waiting: HashMap::new(), next: 0 };
@@ -199,8 +197,9 @@ impl Stream {
     }
 
     fn broken(mut self, answered: bool, why: String) -> End {
-        fail(&mut self.waiting, &Fault::Unclear(why.clone()));
-        End::Broken { answered, why }
+        let fault = Fault::Unclear(why);
+        fail(&mut self.waiting, &fault);
+        End::Broken { answered, fault }
     }
 }
 

@@ -82,7 +82,7 @@ impl Following {
                     return Err(Error::unavailable(BACKEND, "the store is closed"));
                 }
             };
-            let why = match message {
+            let fault = match message {
                 Ok(Some(message)) if message.events.is_empty() => {
                     self.seen = self.seen.max(message.revision);
                     continue;
@@ -91,16 +91,16 @@ impl Following {
                     self.seen = message.revision;
                     return message.try_into().map(Some);
                 }
-                Ok(None) => "the server ended the watch".into(),
+                Ok(None) => Fault::Unclear("the server ended the watch".into()),
                 Err(status) => match Fault::from(status) {
                     Fault::No(error) => return Err(error),
-                    Fault::Elsewhere(why) | Fault::Unclear(why) => why,
+                    fault => fault,
                 },
             };
             if !self.resumes {
-                return Err(Error::unavailable(BACKEND, why));
+                return Err(fault.of_read());
             }
-            self.links.leave(self.server, &why);
+            self.links.leave(self.server, fault);
             self.resume().await?;
         }
     }

@@ -38,6 +38,7 @@ mod helpers;
 pub mod holders;
 mod linearize;
 mod process;
+mod recorder;
 mod run;
 mod subject;
 mod together;

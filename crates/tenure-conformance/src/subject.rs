@@ -106,6 +106,10 @@ pub(crate) mod need {
         demand(caps.ttl.is_some(), "it has no time to live")
     }
 
+    pub(crate) fn kept_revisions(caps: &Capabilities, _: &Subject) -> Answer {
+        demand(caps.touch_keeps_revision, "its touches draw revisions")
+    }
+
     pub(crate) fn history(caps: &Capabilities, _: &Subject) -> Answer {
         demand(caps.history.is_some(), "its watches start now only")
     }

@@ -106,6 +106,7 @@ impl EtcdStore {
         capabilities.ttl = capabilities
             .ttl
             .map(|ttl| Ttl { min: ttl.min.max(Duration::from_secs(shortest)), ..ttl });
+        capabilities.replicas = shared.members().await;
         shared.leases.tend(&home);
         Ok(Self { shared, capabilities: Arc::new(capabilities) })
     }
@@ -133,6 +134,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Server,
         reach: Reach::Network,
         durability: Durability::Flushed,
+        replicas: None,
         limits: Limits {
             // A put may write its object, a new name and an old one; a transaction takes 128.
             commit_operations: 42,

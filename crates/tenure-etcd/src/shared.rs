@@ -16,7 +16,7 @@ use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::link::Link;
 use crate::snapshot::check_level;
-use crate::wire::{RangeRequest, RangeResponse, path};
+use crate::wire::{MemberListResponse, Nothing, RangeRequest, RangeResponse, path};
 use tenure::store::home::Home;
 
 /// Before keep-alives that did not count are tried again.
@@ -60,6 +60,17 @@ impl Shared {
             self.writer.store(level.mod_revision, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// How many servers vote, and so keep everything. `None` if they do not tell: nothing rests on it.
+    pub(crate) async fn members(&self) -> Option<u32> {
+        let budget = self.endpoints.budget();
+        let link = self.endpoints.link(budget).await.ok()?;
+        let asking = link.call(path::MEMBERS, Nothing {});
+        let left = self.endpoints.left(budget);
+        let answer: MemberListResponse = tokio::time::timeout(left, asking).await.ok()?.ok()?;
+        let votes = answer.members.iter().filter(|member| !member.is_learner).count();
+        u32::try_from(votes).ok().filter(|votes| *votes > 0)
     }
 
     /// Keeps etcd leases alive, one answer for each. All of them on one connection.

@@ -38,6 +38,18 @@ pub(crate) struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberListResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Member {
+    #[prost(bool, tag = "5")]
+    pub(crate) is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
@@ -247,5 +259,6 @@ pub(crate) mod path {
     pub(crate) const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
     pub(crate) const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
     pub(crate) const TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+    pub(crate) const MEMBERS: &str = "/etcdserverpb.Cluster/MemberList";
     pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }

@@ -5,6 +5,7 @@
 //! would overwrite what others wrote since; without the uid, a PUT of a Lease that was deleted would
 //! create it again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
@@ -15,6 +16,8 @@ use kube::api::{
 use kube::core::Request;
 use serde::de::DeserializeOwned;
 
+use crate::account::Token;
+use crate::connect::Connected;
 use crate::error::Failure;
 use crate::wire::{Lease, LeaseList};
 
@@ -29,6 +32,8 @@ const WATCH_SECONDS: u32 = 60;
 pub(crate) struct Api {
     client: Client,
     leases: Request,
+    /// What requests show, where the client does not see to it.
+    token: Option<Arc<Token>>,
     timeout: Duration,
 }
 
@@ -36,9 +41,11 @@ pub(crate) struct Api {
 pub(crate) type Events = BoxStream<'static, Result<WatchEvent<Lease>, Failure>>;
 
 impl Api {
-    pub(crate) fn new(client: Client, namespace: &str, timeout: Duration) -> Self {
+    pub(crate) fn new(connected: Connected, timeout: Duration) -> Self {
+        let namespace = &connected.namespace;
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
-        Self { client, leases: Request::new(path), timeout }
+        let token = connected.token.map(Arc::new);
+        Self { client: connected.client, leases: Request::new(path), token, timeout }
     }
 
     /// The Lease of this name. Linearizable: the server asks etcd.
@@ -100,7 +107,7 @@ impl Api {
     pub(crate) async fn watch(&self, behind: u64) -> Result<Events, Failure> {
         let params = WatchParams::default().timeout(WATCH_SECONDS);
         let request = self.leases.watch(&params, &behind.to_string()).map_err(unbuilt)?;
-        let opening = self.client.request_events::<Lease>(request);
+        let opening = self.client.request_events::<Lease>(self.shown(request));
         let events = match tokio::time::timeout(self.timeout, opening).await {
             Ok(events) => events?,
             Err(_) => return Err(self.unanswered()),
@@ -117,10 +124,18 @@ impl Api {
         &self,
         request: http::Request<Vec<u8>>,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(self.timeout, self.client.request(request)).await {
+        match tokio::time::timeout(self.timeout, self.client.request(self.shown(request))).await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(self.unanswered()),
         }
+    }
+
+    /// The request with the token.
+    fn shown(&self, mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(http::header::AUTHORIZATION, token.header());
+        }
+        request
     }
 
     fn unanswered(&self) -> Failure {

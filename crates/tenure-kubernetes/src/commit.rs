@@ -87,6 +87,15 @@ pub(crate) async fn commit(shared: &Shared, commit: &Commit) -> Result<Committed
             }
             continue;
         }
+        if let Effect::Put(object) = &effect
+            && object.token >= UNDRAWN
+            && read.as_ref().is_some_and(|read| read.lease.is_going())
+        {
+            if fresh {
+                return Err(going(&name));
+            }
+            continue;
+        }
         let lease = compose(&name, read.as_ref(), before.as_ref(), &effect, now);
         match send(shared, &lease, read.is_some()).await {
             Ok(read) => {
@@ -101,6 +110,13 @@ pub(crate) async fn commit(shared: &Shared, commit: &Commit) -> Result<Committed
         }
     }
     Err(Error::unavailable(BACKEND, format!("others changed {key} each time; try again")))
+}
+
+/// A tenure on a Lease that is about to vanish would end unseen, and the next one begin beside it.
+fn going(name: &str) -> Error {
+    let why =
+        format!("Lease {name} is being deleted; it can be held again when its finalizers are done");
+    Error::unavailable(BACKEND, why)
 }
 
 fn effect(decision: &Decision, commit: &Commit) -> Effect {

@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     Overtaken,
     /// 404.
     Missing(String),
+    /// 404 of a namespace, told to whoever creates something in it. Nothing was applied.
+    Nowhere(String),
     /// 410: what was asked for is too old.
     Gone,
     /// 429: not now. Nothing was applied.
@@ -56,6 +58,7 @@ impl From<Status> for Failure {
         match status.code {
             401 => Self::Unauthenticated(why),
             403 => Self::Forbidden(why),
+            404 if is_namespace(&status) => Self::Nowhere(why),
             404 => Self::Missing(why),
             409 if OVERTAKEN.contains(&&*status.reason) => Self::Overtaken,
             // Not in the words of an API server about a Lease, so who knows what it means.
@@ -66,6 +69,10 @@ impl From<Status> for Failure {
             _ => Self::Unsettled(why),
         }
     }
+}
+
+fn is_namespace(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
 impl Failure {
@@ -87,6 +94,10 @@ impl Failure {
                 BACKEND,
                 format!("{why}; is the namespace there, and does the cluster have Leases?"),
             ),
+            Self::Nowhere(why) => Error::Refused {
+                backend: BACKEND,
+                reason: format!("{why}; create it, or name another one in the URL"),
+            },
             Self::Busy(why) => Error::unavailable(BACKEND, format!("it is overloaded: {why}")),
             Self::Unauthenticated(why) => Error::unavailable(
                 BACKEND,

@@ -22,6 +22,7 @@
 //! uid) → `api`. `record` says what a Lease means and `name` what it is called, `observe` remembers
 //! since when each was seen, `pump` tells the watchers.
 
+mod account;
 mod api;
 mod commit;
 mod connect;
@@ -90,7 +91,7 @@ impl Drop for Handle {
 }
 
 impl KubernetesStore {
-    /// Connects to `kubernetes://NAMESPACE?kubeconfig=…&context=…&prefix=…&idle=SECONDS`, all of it optional.
+    /// Connects to a URL as [`Options::from_url`] takes it.
     ///
     /// # Errors
     /// Says what to do: no kubeconfig, an unreachable server, missing rights.
@@ -112,8 +113,8 @@ impl KubernetesStore {
         let home = Home::start()?;
         let (clock, idle) = (Arc::clone(&options.clock), options.idle);
         let connecting = home.run(async move {
-            let (client, namespace) = connect::connect(&options).await?;
-            let api = Api::new(client, &namespace, options.request_timeout);
+            let connected = connect::connect(&options).await?;
+            let api = Api::new(connected, options.request_timeout);
             // Whether it answers, whether we may list, and whether tokens can be ordered.
             wire::revision(&api.head().await.map_err(Failure::of_read)?)?;
             Ok(api)
@@ -168,6 +169,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Observer,
         reach: Reach::Network,
         durability: Durability::Server,
+        replicas: None,
         limits: Limits {
             // All annotations of an object together may have 256 KiB, and base64 takes a third more.
             payload_bytes: 64 * 1024,

@@ -19,6 +19,7 @@ pub struct Options {
     pub(crate) namespace: Option<String>,
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) context: Option<String>,
+    pub(crate) service_account: Option<PathBuf>,
     pub(crate) prefix: String,
     pub(crate) idle: Option<Duration>,
     pub(crate) request_timeout: Duration,
@@ -33,6 +34,7 @@ impl Options {
             namespace: None,
             kubeconfig: None,
             context: None,
+            service_account: None,
             prefix: String::new(),
             idle: None,
             request_timeout: Duration::from_secs(8),
@@ -40,7 +42,8 @@ impl Options {
         }
     }
 
-    /// `kubernetes://NAMESPACE?kubeconfig=…&context=…&prefix=…&idle=SECONDS`, all of it optional.
+    /// `kubernetes://NAMESPACE?kubeconfig=…&context=…&serviceaccount=…&prefix=…&idle=SECONDS`, all of
+    /// it optional.
     ///
     /// # Errors
     /// [`Error::Invalid`] for anything else; unknown settings are errors.
@@ -64,6 +67,7 @@ impl Options {
             options = match key {
                 "kubeconfig" => options.kubeconfig(value),
                 "context" => options.context(value),
+                "serviceaccount" => options.service_account(value),
                 "prefix" => options.prefix(value),
                 "idle" => match value.parse() {
                     Ok(seconds) => options.delete_idle_after(Duration::from_secs(seconds)),
@@ -71,10 +75,16 @@ impl Options {
                 },
                 other => {
                     return Err(invalid(format!(
-                        "there is no setting {other:?}; there are kubeconfig, context, prefix and idle"
+                        "there is no setting {other:?}; there are kubeconfig, context, serviceaccount, prefix \
+                         and idle"
                     )));
                 }
             };
+        }
+        if options.service_account.is_some()
+            && (options.kubeconfig.is_some() || options.context.is_some())
+        {
+            return Err(invalid("serviceaccount excludes kubeconfig and context".into()));
         }
         Ok(options)
     }
@@ -97,6 +107,15 @@ impl Options {
     #[must_use]
     pub fn context(mut self, context: impl Into<String>) -> Self {
         self.context = Some(context.into());
+        self
+    }
+
+    /// The service account in this folder, as pods have it in
+    /// `/var/run/secrets/kubernetes.io/serviceaccount`. The API server is where
+    /// `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT` say. A kubeconfig comes first.
+    #[must_use]
+    pub fn service_account(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.service_account = Some(folder.into());
         self
     }
 
@@ -160,6 +179,7 @@ impl std::fmt::Debug for Options {
             .field("namespace", &self.namespace)
             .field("kubeconfig", &self.kubeconfig)
             .field("context", &self.context)
+            .field("service_account", &self.service_account)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
@@ -190,6 +210,8 @@ mod tests {
             "kubernetes://a?context=",
             "etcd://a",
             "kubernetes://a?context=%zz",
+            "kubernetes://a?serviceaccount=/a&context=b",
+            "kubernetes://a?serviceaccount=/a&kubeconfig=/b",
         ] {
             assert!(Options::from_url(bad).is_err(), "{bad}");
         }

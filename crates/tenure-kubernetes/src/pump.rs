@@ -106,11 +106,20 @@ async fn pump(shared: &Arc<Shared>, ring: &Arc<Ring>) -> Error {
     if let Err(error) = begin(shared, &mut view).await {
         return error;
     }
-    ring.open();
     let mut pause = PAUSE;
+    let mut first = true;
     loop {
         let (from, began) = (view.head, shared.clock.uptime());
-        let ended = match shared.api.watch(view.head).await {
+        let opened = shared.api.watch(view.head).await;
+        // Without the right to watch nothing would ever be told. Who had it once gets it back: a server
+        // that has just started may not know the rights yet.
+        if std::mem::take(&mut first) {
+            match opened {
+                Err(failure @ Failure::Forbidden(_)) => return failure.of_read(),
+                _ => ring.open(),
+            }
+        }
+        let ended = match opened {
             Ok(events) => follow(shared, ring, &mut view, events).await,
             Err(Failure::Gone) => Ended::Gone,
             Err(failure) => Ended::Broken(failure.of_read()),

@@ -141,7 +141,10 @@ fn duration(lease: &Lease) -> Option<Duration> {
 /// somebody empties it.
 fn foreign(lease: &Lease, id: &str, holder: &str, revision: u64) -> Held {
     let (name, start) = owner(holder);
-    let acquired = lease.spec.acquire_time.as_deref().map_or(0, label_ms);
+    // Somebody who made it by hand may have left it out. Not the renewal's time instead: a tenure is told
+    // from another by this record, which must not change while it lasts.
+    let created = lease.metadata.other.get("creationTimestamp").and_then(|time| time.as_str());
+    let acquired = lease.spec.acquire_time.as_deref().or(created).map_or(0, label_ms);
     let nonce = format!("{}-{}", lease.uid(), lease.spec.lease_transitions.unwrap_or_default());
     let record = LeaseRecord {
         holder: name,

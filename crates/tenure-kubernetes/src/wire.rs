@@ -93,6 +93,11 @@ impl Lease {
         revision(self.metadata.resource_version.as_deref().unwrap_or_default())
     }
 
+    /// Whether somebody has deleted it, and it stays only until its finalizers are done.
+    pub(crate) fn is_going(&self) -> bool {
+        self.metadata.other.contains_key("deletionTimestamp")
+    }
+
     pub(crate) fn uid(&self) -> &str {
         self.metadata.uid.as_deref().unwrap_or_default()
     }

@@ -91,6 +91,7 @@ impl NatsStore {
         let info = bucket::open(&connection).await?;
         let mut capabilities = capabilities();
         capabilities.durability = monitor::durability(&info, &connection).await?;
+        capabilities.replicas = u32::try_from(connection.replicas()).ok();
         let room = connection.line.client.max_payload().saturating_sub(OVERHEAD_BYTES);
         let limits = &mut capabilities.limits;
         limits.payload_bytes = limits.payload_bytes.min(room);
@@ -110,8 +111,9 @@ impl NatsStore {
     }
 }
 
-/// What a NATS store promises on a server with default settings. When it flushes is read from the
-/// server's monitoring endpoint or stated in the URL; else it is declared to be the server's business.
+/// What a NATS store promises on a server with default settings. How many servers keep the bucket is
+/// read from it. When they flush is read from the server's monitoring endpoint or stated in the URL;
+/// else it is declared to be the server's business.
 pub fn capabilities() -> Capabilities {
     let second = Duration::from_secs(1);
     Capabilities {
@@ -128,6 +130,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Server,
         reach: Reach::Network,
         durability: Durability::Server,
+        replicas: None,
         limits: Limits {
             payload_bytes: MAX_PAYLOAD - OVERHEAD_BYTES,
             touches: 1_000,

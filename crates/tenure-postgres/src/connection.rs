@@ -27,16 +27,14 @@ pub(crate) enum Role {
     Touch,
     /// Reads only.
     Read,
-    /// Waits for notifications.
+    /// Connects first and makes the tables, then waits for notifications.
     Listen,
     /// Sweeps and compacts.
     Chores,
-    /// Makes the tables.
-    Migrate,
 }
 
 impl Role {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Commit => "tenure commit",
             Self::Guest => "tenure guest",
@@ -44,7 +42,6 @@ impl Role {
             Self::Read => "tenure read",
             Self::Listen => "tenure listen",
             Self::Chores => "tenure chores",
-            Self::Migrate => "tenure migrate",
         }
     }
 }
@@ -145,8 +142,14 @@ impl Connector {
                 "set lock_timeout = '5s'; set statement_timeout = '30s'; \
                  set synchronous_commit = 'off';",
             ),
+            // It is silent for hours, and newcomers wait for the answer of a machine that is gone
+            // without a word: the server should notice soon.
+            Role::Listen => sql.push_str(
+                "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; \
+                 set tcp_keepalives_count = 3;",
+            ),
             // A guest's settings are made anew for each transaction.
-            Role::Guest | Role::Listen | Role::Migrate => {}
+            Role::Guest => {}
         }
         sql
     }

@@ -32,7 +32,9 @@ mod guest;
 mod history;
 mod known;
 mod list;
+mod listen;
 mod migrate;
+mod newcomer;
 mod options;
 mod overlay;
 mod pace;
@@ -113,8 +115,12 @@ impl PostgresStore {
     /// As [`PostgresStore::connect`].
     pub async fn connect_with(url: &str, options: Options) -> Result<Self> {
         let connector = Connector::new(url, options)?;
-        let opened = migrate::migrate(&connector).await?;
+        let mut opened = migrate::migrate(&connector).await?;
         let options = &connector.options;
+        // The first look at the clock: from here on, steps of it are noticed.
+        let time = Timekeeper::new(Arc::clone(&options.clock));
+        let patience = options.reply_timeout;
+        newcomer::agree(&mut opened.line, &opened.names, &time, patience).await?;
         let mut capabilities = capabilities();
         capabilities.history = Some(options.history);
         if !opened.flushes {
@@ -122,9 +128,9 @@ impl PostgresStore {
             capabilities.durability = Durability::Server;
         }
         let shared = Arc::new(Shared {
-            time: Timekeeper::new(Arc::clone(&options.clock)),
+            time,
             readers: Readers::new(options.read_connections),
-            channel: opened.channel,
+            names: opened.names,
             commits: Queue::new(),
             touches: Queue::new(),
             guests: Guests::new(),
@@ -132,9 +138,8 @@ impl PostgresStore {
             stopping: watch::channel(false).0,
             connector,
         });
-        // The first look at the clock: from here on, steps of it are noticed.
-        shared.meta().await?;
         let mut workers = vec![
+            shared.connector.home.spawn(listen::run(Arc::clone(&shared), opened.line)),
             shared.connector.home.spawn(Sweeper::new(Arc::clone(&shared)).run()),
             // One is best: a second one splits the groups, and the server's lock passes between them.
             shared.connector.home.spawn(Committer::new(Arc::clone(&shared)).run()),
@@ -177,6 +182,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Database,
         reach: Reach::Network,
         durability: Durability::Flushed,
+        replicas: None,
         limits: Limits::DEFAULT,
     }
 }

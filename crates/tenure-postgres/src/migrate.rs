@@ -6,8 +6,9 @@ use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::connection::{Connector, Role, Session, quoted};
+use crate::connection::{Connector, Session, quoted};
 use crate::error::Failure;
+use crate::listen::{Line, Names};
 
 /// Every step of the schema, oldest first; the position is the version before it.
 const STEPS: &[&str] = &[include_str!("sql/001_objects.sql"), include_str!("sql/002_mortal.sql")];
@@ -17,28 +18,33 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a store must know before it starts.
 pub(crate) struct Opened {
-    /// The channel on which this schema's commits are told.
-    pub(crate) channel: String,
+    /// What sessions of this schema that listen are called, and what they listen to.
+    pub(crate) names: Names,
     /// Whether the server flushes to disk at all.
     pub(crate) flushes: bool,
+    /// The session that all this was learnt on.
+    pub(crate) line: Line,
 }
 
 /// Brings the tables up to date if need be, and refuses to go on if this program is too old.
 pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
-    let session = connector.open(Role::Migrate).await?;
+    let line = Line::open(connector).await?;
+    let session = &line.session;
     let work = async {
-        let stored = stored_version(&session).await?;
+        let stored = stored_version(session).await?;
         if stored > version() {
             return Err(newer(stored).into());
         }
-        if stored < version() || min_writer(&session).await? < level() {
-            upgrade(&session, connector.options.schema.as_deref()).await?;
+        if stored < version() || min_writer(session).await? < level() {
+            upgrade(session, connector.options.schema.as_deref()).await?;
         }
-        opened(&session).await
+        opened(session).await
     };
     let done = tokio::time::timeout(PATIENCE, work).await;
-    done.unwrap_or_else(|_| Err(Failure::timeout("migrating the tables", PATIENCE)))
-        .map_err(|failure| failure.error)
+    let (names, flushes) = done
+        .unwrap_or_else(|_| Err(Failure::timeout("migrating the tables", PATIENCE)))
+        .map_err(|failure| failure.error)?;
+    Ok(Opened { names, flushes, line })
 }
 
 fn version() -> i32 {
@@ -133,9 +139,9 @@ async fn upgrade(session: &Session, schema: Option<&str>) -> Result<(), Failure>
     })
 }
 
-async fn opened(session: &Session) -> Result<Opened, Failure> {
+async fn opened(session: &Session) -> Result<(Names, bool), Failure> {
     let sql = "select min_writer, current_schema(), current_setting('fsync') = 'on', \
-               pg_is_in_recovery() from tenure_meta";
+               pg_is_in_recovery(), left(md5(current_schema()), 16) from tenure_meta";
     let row = session.client.query_opt(sql, &[]).await?;
     let Some(row) = row else {
         let reason = "table tenure_meta is empty; restore it from a backup";
@@ -148,7 +154,9 @@ async fn opened(session: &Session) -> Result<Opened, Failure> {
         return Err(Error::unavailable(BACKEND, reason).into());
     }
     let schema: Option<&str> = row.get(1);
-    Ok(Opened { channel: channel(schema.unwrap_or("public")), flushes: row.get(2) })
+    let mark: Option<&str> = row.get(4);
+    let commits = channel(schema.unwrap_or("public"));
+    Ok((Names::new(commits, mark.unwrap_or_default()), row.get(2)))
 }
 
 /// Channels belong to the database; stores in two schemas of one must not wake each other. Names are

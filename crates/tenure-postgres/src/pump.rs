@@ -12,15 +12,11 @@ use futures::{FutureExt, StreamExt, stream};
 use tenure::store::decide::Step;
 use tenure::store::{Feed, FeedLimits, Watch, WatchRequest};
 use tenure::{Error, Result};
-use tokio::sync::{Notify, mpsc};
-use tokio_postgres::Notification;
+use tokio::sync::Notify;
 
-use crate::connection::{Role, quoted};
 use crate::history::Log;
 use crate::shared::{Shared, closed};
 
-/// Notifications that may wait; each only says that there is something to see.
-const NOTIFICATIONS: usize = 64;
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
@@ -38,6 +34,8 @@ pub(crate) struct Pump {
     running: Mutex<Option<Running>>,
     /// Rung when there may be something to read.
     bell: Notify,
+    /// Rung when the first watcher comes and when the last one is gone.
+    changed: Notify,
 }
 
 impl Pump {
@@ -45,6 +43,29 @@ impl Pump {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let running = running.as_ref()?;
         Some((Arc::clone(&running.feed), running.watchers.upgrade()?))
+    }
+
+    /// Whether commits should be heard of.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.current().is_some()
+    }
+
+    /// Resolves when that may have changed.
+    pub(crate) async fn watchers_changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// There may be something to read.
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// A notification of a commit came; it says the revision.
+    pub(crate) fn told(&self, payload: &str) {
+        let Some((feed, _)) = self.current() else { return };
+        if !payload.parse().is_ok_and(|told: u64| told <= feed.head()) {
+            self.ring();
+        }
     }
 
     /// Takes what this process has just committed. If it is next in line watchers get it at once,
@@ -132,9 +153,7 @@ async fn advance(shared: &Shared, feed: &Feed) -> Result<()> {
 
 async fn run(shared: Arc<Shared>, feed: Arc<Feed>, watchers: Weak<Watchers>) {
     let poll = shared.connector.options.poll_interval;
-    let (hints, mut hinted) = mpsc::channel(1);
-    let listening =
-        shared.connector.home.spawn(listen(Arc::clone(&shared), Arc::clone(&feed), hints));
+    shared.pump.changed.notify_one();
     let mut backoff = BACKOFF_MIN;
     while watchers.strong_count() > 0 {
         let pause = match advance(&shared, &feed).await {
@@ -150,54 +169,11 @@ async fn run(shared: Arc<Shared>, feed: Arc<Feed>, watchers: Weak<Watchers>) {
         };
         tokio::select! {
             () = shared.pump.bell.notified() => {}
-            Some(()) = hinted.recv() => {}
             () = shared.time.sleep(pause) => {}
             () = shared.stopped() => break,
         }
     }
-    listening.abort();
-}
-
-/// Listens, and hints when there is something beyond the feed. Reconnects for ever; after each
-/// connect it hints once, because what was said meanwhile went unheard.
-async fn listen(shared: Arc<Shared>, feed: Arc<Feed>, hints: mpsc::Sender<()>) {
-    let mut backoff = BACKOFF_MIN;
-    loop {
-        let (sender, mut notifications) = mpsc::channel::<Notification>(NOTIFICATIONS);
-        match shared.connector.open_with(Role::Listen, Some(sender)).await {
-            Ok(mut session) => {
-                let listen = format!("listen {}", quoted(&shared.channel));
-                if session.client.batch_execute(&listen).await.is_ok() {
-                    backoff = BACKOFF_MIN;
-                    let _ = hints.try_send(());
-                    forward(&feed, &mut notifications, &hints, &mut session).await;
-                }
-                tracing::debug!("the listening connection ended; listening again");
-            }
-            Err(error) => tracing::debug!(%error, "cannot listen for changes; polling meanwhile"),
-        }
-        shared.time.sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF_MAX);
-    }
-}
-
-async fn forward(
-    feed: &Feed,
-    notifications: &mut mpsc::Receiver<Notification>,
-    hints: &mpsc::Sender<()>,
-    session: &mut crate::connection::Session,
-) {
-    loop {
-        tokio::select! {
-            notification = notifications.recv() => {
-                let Some(notification) = notification else { return };
-                let known = notification.payload().parse().is_ok_and(|told: u64| told <= feed.head());
-                if !known {
-                    // A hint that already waits is as good as two.
-                    let _ = hints.try_send(());
-                }
-            }
-            () = session.closed() => return,
-        }
-    }
+    shared.pump.changed.notify_one();
+    // The bell may have been meant for the task of those who came since.
+    shared.pump.ring();
 }

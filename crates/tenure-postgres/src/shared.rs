@@ -10,6 +10,7 @@ use crate::BACKEND;
 use crate::connection::Connector;
 use crate::group::Work;
 use crate::guest::Guests;
+use crate::listen::Names;
 use crate::pump::Pump;
 use crate::queue::Queue;
 use crate::read::Readers;
@@ -18,8 +19,8 @@ use crate::touch::TouchQueue;
 
 pub(crate) struct Shared {
     pub(crate) connector: Arc<Connector>,
-    /// Where commits of this schema are told.
-    pub(crate) channel: String,
+    /// What listening sessions of this schema are called, and what they listen to.
+    pub(crate) names: Names,
     pub(crate) time: Timekeeper,
     pub(crate) commits: Queue<Work, Result<Committed>>,
     pub(crate) touches: TouchQueue,

@@ -62,12 +62,7 @@ impl Sweeper {
     /// Does what is due and says when to come back.
     async fn tidy(&mut self) -> Result<Duration> {
         let interval = self.shared.connector.options.sweep_interval;
-        let meta = self.shared.meta().await?;
-        if meta.reading.stepped {
-            tracing::warn!("the server's clock was stepped; correcting for it");
-            let record = Work::Record { next_expiry_ms: i64::MAX };
-            self.shared.commits.ask(record, 0).await??;
-        }
+        let meta = self.shared.put_clock_right().await?;
         self.turn += 1;
         if self.turn % COMPACT_EVERY == 1 {
             self.compact(meta).await?;

@@ -8,9 +8,9 @@
 //! server's clock was stepped. Then the nearer bound counts, and the offset is corrected under the
 //! commit lock for everybody.
 //!
-//! A process without a memory (it just connected) trusts the offset. Nobody's time goes below the
-//! latest instant that a commit recorded, so all processes agree in the end, and always on the later
-//! time.
+//! A process without a memory (it just connected) asks the others first, see [`crate::newcomer`], and
+//! then trusts the offset. Nobody's time goes below the latest instant that a commit recorded, so all
+//! processes agree in the end, and always on the later time.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -106,6 +106,16 @@ fn judge(
     Reading { store_ms, wall_ms: sample.wall_ms, offset_ms, stepped }
 }
 
+/// A look at the server's wall clock: when it was sent for, when the answer came, and the answer.
+pub(crate) type Glance = (Duration, Duration, i64);
+
+/// Whether the server's clock was not stepped between two looks at it.
+pub(crate) fn went_steadily(first: Glance, second: Glance) -> bool {
+    let evidence = Evidence { store_ms: first.2, sent: first.0, received: first.1 };
+    let sample = Sample { wall_ms: second.2, offset_ms: 0, last_ms: i64::MIN };
+    !judge(Some(evidence), sample, second.0, second.1).stepped
+}
+
 /// This process's memory of the store's time.
 pub(crate) struct Timekeeper {
     clock: SharedClock,
@@ -119,6 +129,11 @@ impl Timekeeper {
 
     /// Taken before a request for the time is sent.
     pub(crate) fn sent(&self) -> Duration {
+        self.uptime()
+    }
+
+    /// This process's steady clock.
+    pub(crate) fn uptime(&self) -> Duration {
         self.clock.uptime()
     }
 
@@ -135,7 +150,11 @@ impl Timekeeper {
 
     /// Judges an answer that has just been received, and remembers it.
     pub(crate) fn received(&self, sent: Duration, sample: Sample) -> Reading {
-        let received = self.clock.uptime();
+        self.learn(sent, self.clock.uptime(), sample)
+    }
+
+    /// The same for one that was received at a given uptime.
+    pub(crate) fn learn(&self, sent: Duration, received: Duration, sample: Sample) -> Reading {
         let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
         let reading = judge(*evidence, sample, sent, received);
         let fresh = Evidence { store_ms: reading.store_ms, sent, received };
@@ -228,6 +247,17 @@ mod tests {
         let reading = exchange(&keeper, &clock, 0, 1, recorded);
         assert_eq!((reading.store_ms, reading.offset_ms), (50_000, 49_000));
         assert!(reading.stepped);
+    }
+
+    #[test]
+    fn a_step_between_two_looks_is_noticed() {
+        let at = |ms: u64| Duration::from_millis(ms);
+        let first = (at(100), at(102), 5_000);
+        for (wall_ms, steadily) in [(5_300, true), (5_900, false), (4_900, false), (5_350, true)] {
+            assert_eq!(went_steadily(first, (at(400), at(402), wall_ms)), steadily, "{wall_ms}");
+        }
+        // An answer that was long on its way may be of any instant in between.
+        assert!(went_steadily(first, (at(400), at(2_400), 7_000)));
     }
 
     #[test]

@@ -330,7 +330,7 @@ impl Transaction<'_> {
             next_expiry_ms,
         };
         let notify = !steps.is_empty();
-        let parameters = writes.parameters(&head, &notify, &self.shared.channel);
+        let parameters = writes.parameters(&head, &notify, &self.shared.names.commits);
         let Statements { remove, free_names, write, write_by_key, .. } = self.statements;
         let statement = if writes.renamed.is_empty() { write } else { write_by_key };
         let removed = async {

@@ -22,6 +22,7 @@ mod metrics;
 mod prompt;
 mod ready;
 mod shutdown;
+mod turned_away;
 
 pub use fault::Fault;
 pub use limits::ServerLimits;

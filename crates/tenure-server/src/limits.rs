@@ -15,7 +15,7 @@ pub struct ServerLimits {
     /// Requests that are being worked on, of all clients together; waits and streams not counted. As many
     /// more may be on their way, with a body that has not arrived.
     pub requests: usize,
-    /// Open streams (watches, sessions, exchanges) of one client.
+    /// Open streams (watches, sessions, exchanges, reflection) of one client.
     pub streams_per_client: usize,
     /// Waits for leases and slots of one client.
     pub waiters_per_client: usize,
@@ -29,7 +29,7 @@ pub struct ServerLimits {
     pub message_bytes: usize,
     /// The longest wait that is granted; longer ones are cut and answered as if they were over.
     pub wait_max: Duration,
-    /// How long a request may take, waits apart, and its body to arrive.
+    /// How long a request may take, waits apart, and its body to arrive; and a stream to begin.
     pub request_timeout: Duration,
     /// How long a connection has for its first request, and for the handshake of TLS before that.
     pub header_timeout: Duration,
@@ -74,7 +74,7 @@ pub struct Room {
 /// What a client takes room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
-    /// A watch, a session, an exchange.
+    /// A watch, a session, an exchange, reflection.
     Stream,
     /// A wait for a lease or a slot.
     Wait,

@@ -24,6 +24,7 @@ use crate::front::{Front, Gate, admit};
 use crate::metrics::{self, Metrics};
 use crate::prompt::prompt;
 use crate::ready::Readiness;
+use crate::turned_away::Doorkeeper;
 use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http, leading};
 
 /// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that
@@ -109,7 +110,8 @@ impl Builder {
         let gate = Arc::new(Gate::new(self.authenticator));
         // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
         let services = grpc::Services::new(&api);
-        let calls = grpc::routes(&services).map_err(refused)?.into_axum_router().reset_fallback();
+        let calls =
+            grpc::routes(&api, &services).map_err(refused)?.into_axum_router().reset_fallback();
         let health = grpc::open_routes(&api, &readiness).into_axum_router().reset_fallback();
         let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
         let router = calls
@@ -160,6 +162,7 @@ impl Server {
     pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
         let limits = self.api.room().limits();
         let connections = Arc::new(Semaphore::new(limits.connections));
+        let doorkeeper = Doorkeeper::new(self.metrics.refusals());
         let graceful = GracefulShutdown::new();
         let looking = tokio::spawn(self.readiness.clone().run());
         // Dropped with this.
@@ -178,11 +181,20 @@ impl Server {
                     continue;
                 }
             };
-            // Whoever comes when all places are taken is turned away, not kept waiting.
-            let Ok(place) = Arc::clone(&connections).try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
-            let front = self.front.clone();
             let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
+            // Whoever comes when all places are taken is turned away, not kept waiting.
+            let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
+                if let Some(place) = doorkeeper.place() {
+                    let (doorkeeper, cut) = (doorkeeper.clone(), cut.0.clone());
+                    tokio::spawn(async move {
+                        let _place = place;
+                        cut.or(doorkeeper.tell(stream, acceptor)).await;
+                    });
+                }
+                continue;
+            };
+            let front = self.front.clone();
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
             let (cut, within) = (cut.0.clone(), limits.header_timeout);

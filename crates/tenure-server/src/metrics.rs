@@ -57,6 +57,35 @@ impl EncodeLabelSet for RouteLabel {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct HowLabel {
+    how: &'static str,
+}
+
+impl EncodeLabelSet for HowLabel {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
+        [("how", self.how)].encode(encoder)
+    }
+}
+
+/// Connections for which there was no place.
+#[derive(Clone, Default)]
+pub(crate) struct Refusals {
+    refused: Family<HowLabel, Counter>,
+}
+
+impl Refusals {
+    /// One was told so.
+    pub(crate) fn answered(&self) {
+        self.refused.get_or_create(&HowLabel { how: "answered" }).inc();
+    }
+
+    /// One was closed without a word.
+    pub(crate) fn closed(&self) {
+        self.refused.get_or_create(&HowLabel { how: "closed" }).inc();
+    }
+}
+
 fn seconds() -> Histogram {
     Histogram::new([0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0])
 }
@@ -69,6 +98,7 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
+    refusals: Refusals,
     streams: Gauge,
     waiters: Gauge,
     clock: SharedClock,
@@ -81,6 +111,7 @@ impl Metrics {
     ///   that fails after its answer has begun, the beginning counts.
     /// - `tenure_server_request_seconds{route}`: until the answer begins, waits included,
     /// - `tenure_server_connections`, `tenure_server_streams`, `tenure_server_waiters`: open now,
+    /// - `tenure_server_connections_refused_total{how}`: for which there was no place,
     /// - `tenure_server_build_info{version}`.
     pub(crate) fn new(mut registry: Registry, api: &Api) -> Arc<Self> {
         api.lease_metrics().register(&mut registry);
@@ -91,6 +122,9 @@ impl Metrics {
         server.register("requests", "Requests answered", requests.clone());
         server.register("request_seconds", "Time until an answer begins", timers.clone());
         server.register("connections", "Connections open now", connections.clone());
+        let refusals = Refusals::default();
+        let refused = "Connections for which there was no place";
+        server.register("connections_refused", refused, refusals.refused.clone());
         server.register("streams", "Streams open now", streams.clone());
         server.register("waiters", "Callers that wait now", waiters.clone());
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
@@ -102,6 +136,7 @@ impl Metrics {
             requests,
             seconds: timers,
             connections,
+            refusals,
             streams,
             waiters,
             clock: Arc::clone(api.store().clock()),
@@ -114,6 +149,11 @@ impl Metrics {
         self.streams.set(number(room.taken(Use::Stream)));
         self.waiters.set(number(room.taken(Use::Wait)));
         measured::encode(&self.registry)
+    }
+
+    /// Counts connections for which there is no place.
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.refusals.clone()
     }
 
     /// Counts a connection for as long as what is returned is kept.

@@ -23,6 +23,7 @@
 //! ```
 
 mod apply;
+mod doorway;
 mod error;
 mod group;
 mod guard;
@@ -41,6 +42,7 @@ mod turn;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -57,10 +59,13 @@ use error::{BACKEND, definite};
 pub use options::Options;
 use pump::Pump;
 use queue::WriterHandle;
-use read::Readers;
+use read::{Found, Readers};
 /// The very SQLite that the store uses, for the closures of [`sql()`].
 pub use rusqlite;
 pub use sql::{SqlError, sql};
+
+/// So often a read is done again at most; lives that end faster than that are in doubt for ever.
+const DOUBTS: usize = 8;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -90,7 +95,9 @@ impl SqliteStore {
         let mut conn = schema::connect(&options, true).map_err(definite)?;
         let time = schema::prepare(&mut conn, &options)?;
         let feed = Arc::new(OnceLock::new());
-        let writer = writer::spawn(conn, time.clone(), Arc::clone(&feed), &options)?;
+        let settled_ms = Arc::new(AtomicI64::new(i64::MIN));
+        let (settled, fed) = (Arc::clone(&settled_ms), Arc::clone(&feed));
+        let writer = writer::spawn(conn, time.clone(), settled, fed, &options)?;
         Ok(Self {
             capabilities: Capabilities { history: Some(options.history), ..capabilities() },
             writer: Arc::new(writer),
@@ -98,13 +105,33 @@ impl SqliteStore {
             following: Mutex::new(None),
             log: options.log(),
             poll_every: options.poll_every,
-            readers: Readers::new(options, time),
+            readers: Readers::new(options, time, settled_ms),
         })
     }
 
     /// A handle to program against.
     pub fn into_store(self) -> Store {
         Store::new(self)
+    }
+
+    /// Reads again what is in doubt, behind all transactions that are under way.
+    async fn certain<T, F>(&self, read: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<Found<T>>>,
+    {
+        for _ in 0..DOUBTS {
+            let (found, in_doubt) = read().await?;
+            if !in_doubt {
+                return Ok(found);
+            }
+            // A transaction of our own, which also removes what has expired.
+            if let Err(error) = self.writer.touch(Vec::new()).await {
+                // It may have been begun, though it came to nothing: on a full disk, for one.
+                let (found, in_doubt) = read().await?;
+                return if in_doubt { Err(error) } else { Ok(found) };
+            }
+        }
+        Ok(read().await?.0)
     }
 
     /// The feed, followed and up to date.
@@ -144,6 +171,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Host,
         reach: Reach::Host,
         durability: Durability::Flushed,
+        replicas: Some(1),
         limits: Limits::DEFAULT,
     }
 }
@@ -155,11 +183,11 @@ impl Backend for SqliteStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        self.readers.get(key).await
+        self.certain(|| self.readers.get(key)).await
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.readers.list(query).await
+        self.certain(|| self.readers.list(query)).await
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 /// What is waited for the callers of the last group.
-pub(crate) const MOMENT: Duration = Duration::from_micros(250);
+pub(crate) const MOMENT: Duration = Duration::from_micros(100);
 /// A flush takes long if callers behind a server come back sooner.
 const LONG: Duration = Duration::from_millis(1);
 /// What is waited at most, whatever a flush takes.

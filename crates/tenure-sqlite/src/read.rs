@@ -1,9 +1,15 @@
 //! Reads, each on a connection of its own: SQLite's readers neither block the writer nor each other.
+//!
+//! What looks expired may be about to be prolonged, by a transaction that was begun in time and is not
+//! on the disk yet. An object must never seem gone and then be there again, so such a read says that it
+//! is in doubt, unless a transaction was begun since that life ended: by then all earlier ones are over.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
+use tenure::store::decide::Row;
 use tenure::store::hosttime::HostTime;
 use tenure::store::{Batch, History, Page, Query};
 use tenure::{Error, Key, Object, Result};
@@ -32,12 +38,40 @@ pub(crate) struct Readers {
     turns: Semaphore,
     options: Options,
     time: HostTime,
+    settled_ms: Arc<AtomicI64>,
 }
 
+/// What a reader judges lives by; both are looked at before the rows are.
+struct Judge {
+    now_ms: i64,
+    /// Whatever prolonged a life before this instant is visible.
+    settled_ms: i64,
+    /// A life looked over that may yet be prolonged.
+    in_doubt: bool,
+}
+
+impl Judge {
+    fn read(&mut self, row: &Row) -> Option<Object> {
+        let object = row.read(self.now_ms);
+        let unsettled = row.expires_at_ms.is_some_and(|at| at > self.settled_ms);
+        self.in_doubt |= object.is_none() && unsettled;
+        object
+    }
+}
+
+/// What was read, and whether that is in doubt.
+pub(crate) type Found<T> = (T, bool);
+
 impl Readers {
-    pub(crate) fn new(options: Options, time: HostTime) -> Arc<Self> {
+    /// The writer says in `settled_ms` when it last began a transaction.
+    pub(crate) fn new(options: Options, time: HostTime, settled_ms: Arc<AtomicI64>) -> Arc<Self> {
         let turns = Semaphore::new(READERS);
-        Arc::new(Self { idle: Mutex::default(), turns, options, time })
+        Arc::new(Self { idle: Mutex::default(), turns, options, time, settled_ms })
+    }
+
+    fn judge(&self) -> Judge {
+        let settled_ms = self.settled_ms.load(Ordering::Acquire);
+        Judge { now_ms: self.time.now_ms(), settled_ms, in_doubt: false }
     }
 
     /// Refuses all reads from here on.
@@ -82,42 +116,53 @@ impl Readers {
         result
     }
 
-    pub(crate) async fn get(self: &Arc<Self>, key: &Key) -> Result<Option<Object>> {
-        let key = key.clone();
-        self.run(move |conn, time| {
+    pub(crate) async fn get(self: &Arc<Self>, key: &Key) -> Result<Found<Option<Object>>> {
+        let (key, readers) = (key.clone(), Arc::clone(self));
+        self.run(move |conn, _| {
             // Before the row is read: a touch that comes in between must not be missed, or an
             // object that lives would seem gone.
-            let now_ms = time.now_ms();
+            let mut judge = readers.judge();
             let row = find(conn, &key).map_err(|error| of_row(error, &key))?;
-            Ok(row.and_then(|row| row.read(now_ms)))
+            let object = row.and_then(|row| judge.read(&row));
+            Ok((object, judge.in_doubt))
         })
         .await
     }
 
-    pub(crate) async fn list(self: &Arc<Self>, query: &Query) -> Result<Page> {
-        let query = query.clone();
-        self.run(move |conn, time| page(conn, &query, time.now_ms())).await
+    pub(crate) async fn list(self: &Arc<Self>, query: &Query) -> Result<Found<Page>> {
+        let (query, readers) = (query.clone(), Arc::clone(self));
+        self.run(move |conn, _| {
+            let mut judge = readers.judge();
+            let page = page(conn, &query, &mut judge)?;
+            Ok((page, judge.in_doubt))
+        })
+        .await
     }
 }
 
-fn page(conn: &Connection, query: &Query, now_ms: i64) -> Result<Page> {
+fn page(conn: &Connection, query: &Query, judge: &mut Judge) -> Result<Page> {
     let place = Key::new(&query.kind, query.after.as_deref().unwrap_or("…"));
     let revision = revision(conn).map_err(definite)?;
     let mut page = Page { objects: Vec::new(), next: None, revision };
     if let Some(name) = &query.name {
         let row = by_name(conn, &query.kind, name).map_err(|error| of_row(error, &place))?;
-        let object = row.and_then(|row| row.read(now_ms));
+        let object = row.and_then(|row| judge.read(&row));
         let object = object.filter(|object| {
             query.matches(object) && query.after.as_ref().is_none_or(|after| object.key.id > *after)
         });
         page.objects.extend(object);
         return Ok(page);
     }
-    scan(conn, query, now_ms, &mut page).map_err(|error| of_row(error, &place))?;
+    scan(conn, query, judge, &mut page).map_err(|error| of_row(error, &place))?;
     Ok(page)
 }
 
-fn scan(conn: &Connection, query: &Query, now_ms: i64, page: &mut Page) -> rusqlite::Result<()> {
+fn scan(
+    conn: &Connection,
+    query: &Query,
+    judge: &mut Judge,
+    page: &mut Page,
+) -> rusqlite::Result<()> {
     let start = query.range.start();
     let (from, sql) = match query.after.as_deref() {
         Some(after) if after >= start => (
@@ -152,7 +197,7 @@ fn scan(conn: &Connection, query: &Query, now_ms: i64, page: &mut Page) -> rusql
         looked_at += 1;
         last = Some(id.clone());
         if query.matches(&row.object) {
-            page.objects.extend(row.read(now_ms));
+            page.objects.extend(judge.read(&row));
         }
     }
     Ok(())

@@ -5,6 +5,7 @@
 //! history is cut.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tenure::{Error, Result};
 
 use crate::Options;
 use crate::apply::{Sweep, expired, next_expiry};
+use crate::doorway::Doorway;
 use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
@@ -38,8 +40,11 @@ const COMPACT_EVERY_MS: i64 = 5_000;
 pub(crate) struct Writer {
     pub(crate) conn: Connection,
     pub(crate) guard: Guard,
+    doorway: Doorway,
     known: Known,
     time: HostTime,
+    /// When the last transaction was begun: those of before are over, in whatever process.
+    settled_ms: Arc<AtomicI64>,
     feed: Arc<OnceLock<Arc<Feed>>>,
     /// The write-ahead log, which other processes watch.
     log: PathBuf,
@@ -56,6 +61,7 @@ pub(crate) struct Writer {
 pub(crate) fn spawn(
     mut conn: Connection,
     time: HostTime,
+    settled_ms: Arc<AtomicI64>,
     feed: Arc<OnceLock<Arc<Feed>>>,
     options: &Options,
 ) -> Result<WriterHandle> {
@@ -64,8 +70,10 @@ pub(crate) fn spawn(
     let mut writer = Writer {
         guard: guard.map_err(definite)?,
         conn,
+        doorway: Doorway::new(&options.path, options.busy_timeout),
         known: Known::default(),
         time,
+        settled_ms,
         feed,
         log: options.log(),
         history_ms: i64::try_from(options.history.as_millis()).unwrap_or(i64::MAX),
@@ -123,9 +131,10 @@ impl Writer {
         &mut self,
         work: impl FnOnce(&mut Turn<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.batch("BEGIN IMMEDIATE").map_err(definite)?;
+        self.doorway.begin(&self.conn).map_err(definite)?;
         // Read once the lock is held: an earlier instant could lie before another's commit.
         let now = self.now();
+        self.settled_ms.fetch_max(now.store_ms, Ordering::AcqRel);
         let worked = match Turn::new(&self.conn, &self.guard, &mut self.known, now) {
             Ok(mut turn) => work(&mut turn).and_then(|()| turn.end().map_err(definite)),
             Err(error) => Err(error),

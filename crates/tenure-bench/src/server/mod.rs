@@ -6,7 +6,6 @@ mod calls;
 mod crowd;
 mod http;
 mod process;
-mod spent;
 
 use std::sync::Arc;
 
@@ -16,20 +15,21 @@ use tenure_testkit::Etcd;
 pub(crate) use self::process::serve;
 
 use self::process::Served;
-use self::spent::Spent;
 use crate::etcd::raw_rate;
 use crate::leases::cycle_rate;
 use crate::measure::{Plan, heading, human, median};
 use crate::raw_etcd::RawEtcd;
 use crate::redis::Redis;
+use crate::spent::Spent;
 
 /// The ways to ask, as `--ways` names them, and what they are called in the table.
-const WAYS: [(&str, &str); 6] = [
+const WAYS: [(&str, &str); 7] = [
     ("rust", "Rust client, one connection for all"),
     ("shared", "gRPC calls, one connection for all"),
     ("calls", "gRPC calls, one connection each"),
     ("http", "HTTP/JSON, one connection each"),
-    ("redis", "Redis: SET NX PX and DEL, every write flushed, one connection each"),
+    ("redis", "Redis: SET NX PX, DEL if it is ours, every write flushed, one connection each"),
+    ("bare-redis", "Redis: SET NX PX, DEL of whatever is there, the same"),
     ("etcd", "etcd: put if absent under a lease, delete, one connection for all"),
 ];
 
@@ -55,7 +55,7 @@ impl Peers {
     async fn start(ways: &[usize], memory: bool) -> anyhow::Result<Self> {
         let has = |name| ways.iter().any(|way| WAYS[*way].0 == name);
         let served = Served::start(memory)?;
-        let redis = if has("redis") { Redis::start().await? } else { None };
+        let redis = if has("redis") || has("bare-redis") { Redis::start().await? } else { None };
         let etcd = if has("etcd") { Some(Etcd::start()?) } else { None };
         let raw = match &etcd {
             Some(etcd) => Some(Arc::new(RawEtcd::connect(&etcd.address(0)).await?)),
@@ -67,7 +67,7 @@ impl Peers {
     /// The process that serves this way, if it is one of ours to look at.
     fn process(&self, way: usize) -> Option<u32> {
         match WAYS[way].0 {
-            "redis" => self.redis.as_ref().map(Redis::id),
+            "redis" | "bare-redis" => self.redis.as_ref().map(Redis::id),
             "etcd" => None,
             _ => Some(self.served.id()),
         }
@@ -92,6 +92,10 @@ impl Peers {
             "calls" => calls::cycle_rate(&url, clients, clients, time, tag).await?,
             "http" => http::cycle_rate(self.served.address, clients, time, tag).await?,
             "redis" => match &self.redis {
+                Some(redis) => redis.owned_cycle_rate(clients, time).await?,
+                None => f64::NAN,
+            },
+            "bare-redis" => match &self.redis {
                 Some(redis) => redis.cycle_rate(clients, time).await?,
                 None => f64::NAN,
             },
@@ -144,6 +148,7 @@ async fn table(
             "way",
             "cycles a second",
             "to Redis",
+            "to bare Redis",
             "to etcd",
             "CPU time per cycle: clients",
             "and server",
@@ -158,10 +163,11 @@ async fn table(
     };
     for (at, way) in ways.iter().enumerate() {
         println!(
-            "| {} | {} | {:.2}× | {:.1}× | {:.1} µs | {:.1} µs |",
+            "| {} | {} | {:.2}× | {:.2}× | {:.1}× | {:.1} µs | {:.1} µs |",
             WAYS[*way].1,
             human(median(rates[at].clone())),
             to(at, "redis"),
+            to(at, "bare-redis"),
             to(at, "etcd"),
             median(costs[at].iter().map(|spent| spent.clients).collect()),
             median(costs[at].iter().map(|spent| spent.server).collect()),

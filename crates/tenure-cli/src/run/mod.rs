@@ -2,7 +2,7 @@
 //!
 //! It starts when the lease is held, and it is gone before the lease can be somebody else's: stopped
 //! by us, or by its [`guard`] if we cannot. The lease is released after the command, and all that it
-//! started, has ended.
+//! started, has ended; or handed over then, if somebody asked for that.
 
 mod child;
 mod family;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tenure::clock::{Clock as _, SystemClock};
-use tenure::lease::{Coordinator, Lease, Loss, Namespace, Scope, Terms};
+use tenure::lease::{Coordinator, HandOverRequest, Lease, Loss, Namespace, Scope, Terms};
 use tenure::{Error, Result};
 use tokio::time::sleep;
 
@@ -44,6 +44,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// with TERM, then with KILL, before anybody else can hold the lease, even if the store cannot be
 /// reached or tenure itself is frozen; and with it all that it started, daemons and other sessions
 /// included. Its standard input is empty if it would be a terminal.
+///
+/// `tenure lease hand-over` makes it stop the command in the same way, while the lease is still held, and
+/// pass the lease on; the exit code is the command's then, too.
 #[derive(clap::Args)]
 #[command(override_usage = "tenure run [OPTIONS] <SCOPE> -- <COMMAND>...")]
 pub(crate) struct Arguments {
@@ -177,19 +180,21 @@ impl Arguments {
         lease: &Lease,
         pace: Pace,
         signals: &mut Signals,
-    ) -> anyhow::Result<std::result::Result<u8, Loss>> {
+    ) -> anyhow::Result<Ended> {
         let until = lease.valid_until();
         let variables = variables(lease);
         let mut guarded = tokio::select! {
             guarded = Guarded::start(&self.command, variables, until, pace) => guarded?,
-            signal = signals.end() => return Ok(Ok(code_of(signal))),
+            signal = signals.end() => return Ok(Ended::Itself(code_of(signal))),
         };
         if let Some(loss) = lease.loss() {
-            return Ok(Err(loss));
+            return Ok(Ended::Lost(loss));
         }
         guarded.go()?;
         let mut watch = Watch { schedule: Schedule::new(pace, until), told: until, loss: None };
         let mut has_guardian = true;
+        let mut asked = None;
+        let mut asking = std::pin::pin!(lease.asked_to_hand_over());
         let status = loop {
             tokio::select! {
                 status = guarded.child.wait() => break status?,
@@ -198,49 +203,75 @@ impl Arguments {
                     has_guardian = false;
                     watch.schedule.stop();
                 }
+                request = &mut asking, if asked.is_none() => {
+                    let HandOverRequest { to, by } = &request;
+                    self.say(format!("{by} asks to hand over to {to}; the command is stopped"));
+                    asked = Some(request);
+                    watch.schedule.stop();
+                }
                 () = sleep(LOOK) => {}
             }
-            watch.look(lease, &mut guarded).await;
+            watch.look(lease, &mut guarded, asked.is_some()).await;
         };
         if guarded.end(pace.grace).await {
             // We were not there to see it, but it was stopped, whatever its exit code says.
             watch.loss.get_or_insert_with(|| lease.loss().unwrap_or(Loss::Expired));
         }
-        Ok(match watch.loss {
-            Some(loss) => Err(loss),
-            None => Ok(code(status)),
+        // Its time may have run out meanwhile.
+        let loss = watch.loss.or_else(|| asked.as_ref().and_then(|_| lease.loss()));
+        Ok(match (loss, asked) {
+            (Some(loss), _) => Ended::Lost(loss),
+            (None, Some(request)) => Ended::Asked(code(status), request),
+            (None, None) => Ended::Itself(code(status)),
         })
     }
 
-    /// Releases the lease, now that nothing runs under it any more.
-    async fn let_go(
-        &self,
-        lease: Lease,
-        ended: anyhow::Result<std::result::Result<u8, Loss>>,
-    ) -> anyhow::Result<ExitCode> {
+    /// Passes the lease on or releases it, now that nothing runs under it any more.
+    async fn let_go(&self, lease: Lease, ended: anyhow::Result<Ended>) -> anyhow::Result<ExitCode> {
         let (id, token) = (lease.id().to_owned(), lease.token());
-        let releasing = lease.release();
-        let released = match &ended {
-            // It is lost already; a store that does not answer must not keep us.
-            Ok(Err(_)) => tokio::time::timeout(LET_GO, releasing).await.unwrap_or(Ok(())),
-            _ => releasing.await,
-        };
-        match (ended?, released) {
-            (Err(loss), _) => {
+        let (lease, code) = match ended {
+            Ok(Ended::Lost(loss)) => {
+                // It is lost already; a store that does not answer must not keep us.
+                let _ = tokio::time::timeout(LET_GO, lease.release()).await;
                 eprintln!("tenure: lost {id}, token {token}: {loss}; the command was stopped");
-                Ok(ExitCode::from(exit::LOST))
+                return Ok(ExitCode::from(exit::LOST));
             }
-            (Ok(code), Ok(())) => {
-                self.say(format!("released {id}"));
-                Ok(ExitCode::from(code))
+            Ok(Ended::Asked(code, request)) => match lease.hand_over(&request.to).await {
+                Ok(()) => {
+                    self.say(format!("handed over {id} to {}", request.to));
+                    return Ok(ExitCode::from(code));
+                }
+                // Whoever was to have it has gone: the next in line is as good.
+                Err((lease, error)) => {
+                    eprintln!("tenure: {id} is not handed over but released: {error}");
+                    (lease, code)
+                }
+            },
+            Ok(Ended::Itself(code)) => (lease, code),
+            Err(error) => {
+                let _ = lease.release().await;
+                return Err(error);
             }
+        };
+        match lease.release().await {
+            Ok(()) => self.say(format!("released {id}")),
             // It did its work in time; the lease ends by itself.
-            (Ok(code), Err(error)) => {
+            Err(error) => {
                 eprintln!("tenure: the command ended, but {id} was not released: {error}");
-                Ok(ExitCode::from(code))
             }
         }
+        Ok(ExitCode::from(code))
     }
+}
+
+/// How the command ended, and why.
+enum Ended {
+    /// By itself, or by a signal that we passed on.
+    Itself(u8),
+    /// Somebody wants the lease to be handed over. It is still held.
+    Asked(u8, HandOverRequest),
+    /// The lease was lost.
+    Lost(Loss),
 }
 
 /// What is to be held.
@@ -288,7 +319,7 @@ impl What {
 }
 
 /// The host's own name, for those to whom the environment does not tell it, as under cron.
-fn host() -> Option<String> {
+pub(crate) fn host() -> Option<String> {
     if std::env::var_os("HOSTNAME").is_some_and(|name| !name.is_empty()) {
         return None;
     }
@@ -317,7 +348,8 @@ struct Watch {
 }
 
 impl Watch {
-    async fn look(&mut self, lease: &Lease, guarded: &mut Guarded) {
+    /// Does what is due. Whoever was asked to hand over stops the command without having lost anything.
+    async fn look(&mut self, lease: &Lease, guarded: &mut Guarded, asked: bool) {
         // Whoever was frozen may find both at once: what has ended by itself was not stopped by us.
         if matches!(guarded.child.try_wait(), Ok(Some(_))) {
             return;
@@ -340,11 +372,15 @@ impl Watch {
             Act::Wait(_) => {}
             Act::Ask => {
                 // Whatever becomes of the lease now, the command was told to stop because of it.
-                self.loss.get_or_insert(Loss::Expired);
+                if !asked {
+                    self.loss.get_or_insert(Loss::Expired);
+                }
                 guarded.signal(Signal::TERM);
             }
             Act::Force => {
-                self.loss.get_or_insert(Loss::Expired);
+                if !asked {
+                    self.loss.get_or_insert(Loss::Expired);
+                }
                 guarded.family.kill();
             }
         }

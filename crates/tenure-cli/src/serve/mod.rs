@@ -1,5 +1,8 @@
 //! `tenure serve`: the server over any store.
 
+#[cfg(test)]
+mod documented;
+mod flags;
 mod settings;
 
 use std::net::SocketAddr;
@@ -15,8 +18,10 @@ use tenure_server::{Server, Shutdown};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::flags::Flags;
 use self::settings::{Settings, Tls};
 use crate::duration::parse_duration;
+use crate::json::millis;
 use crate::stores;
 
 /// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
@@ -37,6 +42,7 @@ pub(crate) struct Arguments {
     store: Option<String>,
     /// Settings in a TOML file; what is given here or in the environment wins.
     ///
+    /// There is a key for every flag, with durations in milliseconds.
     /// Its keys: listen, store, insecure, grace_ms; cert and key in `[tls]`; token_file in `[auth]`; issuer,
     /// audience, jwks_url, jwks_file, hs256_secret_file and tenant_claim in `[auth.jwt]`; client_ca and
     /// required in `[auth.mtls]`; and in `[limits]` connections, requests, streams, streams_per_client, waiters,
@@ -56,8 +62,10 @@ pub(crate) struct Arguments {
     #[arg(long, env = "TENURE_INSECURE")]
     insecure: bool,
     /// How long what was begun gets to finish at the end [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, env = "TENURE_GRACE", value_name = "DURATION", value_parser = parse_duration)]
     grace: Option<Duration>,
+    #[command(flatten)]
+    more: Flags,
 }
 
 impl Arguments {
@@ -98,21 +106,20 @@ impl Arguments {
     }
 
     /// The file's settings, with what was given here in their place.
-    fn settings(&self) -> anyhow::Result<Settings> {
+    fn settings(self) -> anyhow::Result<Settings> {
         let mut settings = match &self.config {
             Some(path) => Settings::read(path)?,
             None => Settings::default(),
         };
         settings.listen = self.listen.or(settings.listen);
-        settings.store = self.store.clone().or(settings.store);
+        settings.store = self.store.or(settings.store);
         settings.insecure |= self.insecure;
-        if let Some(grace) = self.grace {
-            settings.grace_ms = Some(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        settings.grace_ms = self.grace.map(millis).or(settings.grace_ms);
+        if let (Some(cert), Some(key)) = (self.tls_cert, self.tls_key) {
+            settings.tls = Some(Tls { cert, key });
         }
-        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            settings.tls = Some(Tls { cert: cert.clone(), key: key.clone() });
-        }
-        settings.auth.token_file = self.token_file.clone().or(settings.auth.token_file);
+        settings.auth.token_file = self.token_file.or(settings.auth.token_file);
+        self.more.apply(&mut settings)?;
         Ok(settings)
     }
 }

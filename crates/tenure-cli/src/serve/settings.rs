@@ -41,16 +41,16 @@ pub(super) struct Tls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct LimitSettings {
-    requests: Option<usize>,
-    streams: Option<usize>,
-    streams_per_client: Option<usize>,
-    waiters: Option<usize>,
-    waiters_per_client: Option<usize>,
-    connections: Option<usize>,
-    message_bytes: Option<usize>,
-    wait_max_ms: Option<u64>,
-    request_timeout_ms: Option<u64>,
-    header_timeout_ms: Option<u64>,
+    pub(super) requests: Option<usize>,
+    pub(super) streams: Option<usize>,
+    pub(super) streams_per_client: Option<usize>,
+    pub(super) waiters: Option<usize>,
+    pub(super) waiters_per_client: Option<usize>,
+    pub(super) connections: Option<usize>,
+    pub(super) message_bytes: Option<usize>,
+    pub(super) wait_max_ms: Option<u64>,
+    pub(super) request_timeout_ms: Option<u64>,
+    pub(super) header_timeout_ms: Option<u64>,
 }
 
 impl Settings {

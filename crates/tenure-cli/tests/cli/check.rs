@@ -39,6 +39,7 @@ fn check_passes_on_postgres_with_several_processes() {
 #[test]
 fn check_passes_on_kubernetes_with_several_processes_and_leaves_no_idle_lease() {
     let server = tenure_testkit::ApiServer::start().unwrap();
+    server.create_namespace("check");
     let kubeconfig = server.kubeconfig();
     let url = format!("kubernetes://check?idle=0&kubeconfig={}", kubeconfig.display());
     passes(&url);
@@ -60,6 +61,19 @@ fn general_objects_on_kubernetes_are_refused_by_name() {
     for part in ["kubernetes", "general objects", "memory, file, sqlite, postgres"] {
         assert!(ran.err.contains(part), "{part:?} is not in {:?}", ran.err);
     }
+}
+
+#[test]
+fn an_api_server_that_is_away_is_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = tenure_testkit::ApiServer::start().unwrap();
+    let text = server.kubeconfig_with("token", "default");
+    let nobody = text.replace(&server.address().to_string(), "127.0.0.1:1");
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, nobody).unwrap();
+    let url = format!("kubernetes://?kubeconfig={}", path.display());
+    let ran = tenure(&url, &["lease", "ls"]);
+    assert_eq!((ran.code, ran.err.lines().count()), (Some(7), 1), "{}", ran.err);
 }
 
 #[test]

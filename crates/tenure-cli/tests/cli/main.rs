@@ -3,6 +3,7 @@
 mod check;
 mod deploy;
 mod docs;
+mod handing;
 mod manual;
 mod objects;
 mod remains;
@@ -38,6 +39,13 @@ impl Ran {
     fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         self.out
+    }
+
+    /// The command line itself is wrong.
+    #[track_caller]
+    fn fails_on_line(self, says: &str) {
+        assert_eq!(self.code, Some(2), "{}{}", self.out, self.err);
+        assert!(self.err.contains(says), "{says:?} not in {:?}", self.err);
     }
 
     #[track_caller]

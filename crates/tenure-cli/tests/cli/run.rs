@@ -21,7 +21,7 @@ pub(crate) const LONG: &str = "60s";
 pub(crate) const STUBBORN: &str =
     "trap '' TERM INT; while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
 /// The same, but it can be asked.
-const WORK: &str = "while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
+pub(crate) const WORK: &str = "while :; do date +%s%N >> \"$0\"; sleep 0.02; done";
 
 pub(crate) struct Place {
     pub(crate) folder: TempDir,

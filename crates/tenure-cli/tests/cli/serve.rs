@@ -1,6 +1,6 @@
 //! `tenure serve`, and commands that work against it.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,14 +10,14 @@ use crate::remains::Holder;
 use crate::{Ran, ran};
 
 /// A running server; killed when dropped.
-struct Served {
+pub(crate) struct Served {
     child: Child,
-    url: String,
+    pub(crate) url: String,
     out: BufReader<ChildStdout>,
 }
 
 impl Served {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = command(&["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .stdout(Stdio::piped())
@@ -38,7 +38,7 @@ impl Served {
     }
 
     /// A command against it.
-    fn tenure(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn tenure(&self, arguments: &[&str]) -> Ran {
         ran(command(arguments).args(["--server", &self.url]).output().expect("the binary runs"))
     }
 
@@ -67,6 +67,38 @@ fn command(arguments: &[&str]) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+#[test]
+fn what_the_file_can_say_flags_and_variables_can_say_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
+    let signed = ["--jwt-issuer", "https://id.example", "--jwt-audience", "tenure"];
+    let keys = ["--jwt-hs256-secret-file", secret.to_str().unwrap()];
+    let served = Served::start(&[&["--store", "memory:"][..], &signed, &keys].concat());
+    served.tenure(&["lease", "ls"]).fails(6, "token");
+    drop(served);
+    let started = |set: &[(&str, &str)], arguments: &[&str]| {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "memory:"];
+        let mut line = command(&serve);
+        line.args(arguments).envs(set.iter().copied());
+        ran(line.output().expect("the binary runs"))
+    };
+    // A variable that makes no sense is named, and so is what is missing.
+    started(&[("TENURE_LIMIT_REQUEST_TIMEOUT", "soon")], &[]).fails_on_line("30s, 5m");
+    started(&[("TENURE_GRACE", "1")], &[]).fails_on_line("--grace");
+    started(&[("TENURE_MTLS_CLIENT_CA", "ca.pem")], &[]).fails(6, "need TLS");
+    started(&[("TENURE_JWT_ISSUER", "a")], &[]).fails(6, "--jwt-audience");
+    let full = Served::start(&["--store", "memory:", "--limit-message-bytes", "65536"]);
+    let address = full.url.strip_prefix("http://").unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let head = "PUT /v1/objects/a/1 HTTP/1.1\r\nhost: tenure\r\nconnection: close";
+    let body = "x".repeat(100_000);
+    write!(stream, "{head}\r\ncontent-length: 100000\r\n\r\n{body}").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 413") && said.contains("65536"), "{said}");
 }
 
 #[test]

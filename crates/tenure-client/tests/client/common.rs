@@ -7,7 +7,7 @@ use tenure::Result;
 use tenure::store::Store;
 use tenure_client::ServerStore;
 use tenure_conformance::Failure;
-use tenure_server::{Server, Shutdown};
+use tenure_server::{Server, ServerLimits, Shutdown};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -30,13 +30,19 @@ impl Serving {
 
     /// On this port: where another server was before.
     pub(crate) fn start_at(store: Store, address: SocketAddr) -> Self {
+        Self::start_with(store, address, ServerLimits::default())
+    }
+
+    /// On this port, with limits of its own.
+    pub(crate) fn start_with(store: Store, address: SocketAddr, limits: ServerLimits) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
         let shutdown = Shutdown::default();
-        let server = Server::builder(store).shutdown(shutdown.clone()).build().expect("a server");
+        let server = Server::builder(store).shutdown(shutdown.clone()).limits(limits).build();
+        let server = server.expect("a server");
         let listener = std::thread::scope(|scope| {
             let bind = || runtime.block_on(TcpListener::bind(address));
             scope.spawn(bind).join().expect("a thread").expect("a free port")

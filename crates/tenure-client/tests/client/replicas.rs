@@ -1,5 +1,6 @@
 //! Several servers on one store, of which some end: clients notice no more than a reconnect.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::Key;
@@ -8,6 +9,9 @@ use tenure::store::memory::MemoryStore;
 use tenure::store::{Put, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
+use tenure_server::ServerLimits;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::common::{Outcome, Serving, connect, eventually, refused};
 
@@ -16,6 +20,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("a_lease_outlives_the_server_that_granted_it", lease_survives);
     trials.test("a_watch_misses_nothing_while_servers_are_replaced", watch_survives);
     trials.test("nobody_there_is_told_with_the_next_step", nobody);
+    trials.test("a_full_server_is_not_told_as_one_that_is_not_there", full);
 }
 
 /// Two servers on one store, and a client that knows both.
@@ -115,6 +120,25 @@ async fn watch_survives() -> Outcome {
         }
     }
     writing.await??;
+    Ok(())
+}
+
+async fn full() -> Outcome {
+    let limits = ServerLimits { connections: 1, ..ServerLimits::default() };
+    let store = MemoryStore::new().into_store();
+    let server = Serving::start_with(store, SocketAddr::from(([127, 0, 0, 1], 0)), limits);
+    let mut taken = TcpStream::connect(server.address).await?;
+    taken.write_all(b"GET /healthz HTTP/1.1\r\nhost: tenure\r\n\r\n").await?;
+    taken.read_exact(&mut [0; 12]).await?;
+    let error = refused(connect(&server.url()).await)?;
+    let text = error.to_string();
+    if error.code() != "unavailable"
+        || !text.contains("no server takes it at present; try again later")
+        || !text.contains("connections")
+        || text.contains("start one")
+    {
+        return Err(Failure::new(format!("told {text}")));
+    }
     Ok(())
 }
 

@@ -1,19 +1,17 @@
 //! Recorded histories of concurrent clients, checked for an order that explains every answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use tenure::random::{Random, SeededRandom, below};
+use tenure::Key;
+use tenure::store::ExpiryClock;
 use tenure::store::faulty::FaultPlan;
-use tenure::store::{Commit, Expect, Put, Query, Store, Written};
-use tenure::{Error, Key};
 
 use super::faults::faulty;
 use crate::context::Context;
-use crate::helpers::number;
-use crate::linearize::{
-    Action, Answer, Call, Condition, Effect, Entry, LONGEST, Operation, Verdict, check,
-};
+use crate::linearize::{LONGEST, Lives, Operation, Verdict, check};
+use crate::recorder::{Client, Habits, KEYS, Lends};
 use crate::subject::behaviour;
 use crate::together::all_at_once;
 use crate::{Behaviour, Failure};
@@ -22,7 +20,8 @@ use crate::{Behaviour, Failure};
 const BUDGET: usize = 200_000;
 /// Operations of each client in a history that is short enough for a verdict.
 const SHORTEST: usize = 5;
-const KEYS: usize = 3;
+/// Lives that a history with lives lasts.
+const LIVES_LONG: u32 = 4;
 
 pub(super) fn all() -> Vec<Behaviour> {
     vec![
@@ -41,19 +40,25 @@ pub(super) fn all() -> Vec<Behaviour> {
             [],
             "the same while requests and replies get lost"
         ),
+        behaviour!(
+            histories_with_lives_are_linearizable,
+            [ttl, kept_revisions],
+            "the same with objects that expire, and renewals of several at once"
+        ),
     ]
 }
 
 async fn concurrent_histories_are_linearizable(ctx: Context) -> Result<(), Failure> {
     for seed in 0..4 {
-        run(&ctx, Plan { seed, clients: 6, each: 40, multi: false, faults: 0 }).await?;
+        run(&ctx, Plan { seed, clients: 6, each: 40, multi: false, faults: 0, lives: None })
+            .await?;
     }
     Ok(())
 }
 
 async fn concurrent_commits_are_linearizable(ctx: Context) -> Result<(), Failure> {
     for seed in 10..14 {
-        run(&ctx, Plan { seed, clients: 6, each: 40, multi: true, faults: 0 }).await?;
+        run(&ctx, Plan { seed, clients: 6, each: 40, multi: true, faults: 0, lives: None }).await?;
     }
     Ok(())
 }
@@ -61,9 +66,34 @@ async fn concurrent_commits_are_linearizable(ctx: Context) -> Result<(), Failure
 async fn histories_with_faults_are_linearizable(ctx: Context) -> Result<(), Failure> {
     let multi = ctx.caps().multi_object_commits;
     for seed in 20..24 {
-        run(&ctx, Plan { seed, clients: 5, each: 16, multi, faults: 12 }).await?;
+        run(&ctx, Plan { seed, clients: 5, each: 16, multi, faults: 12, lives: None }).await?;
     }
     Ok(())
+}
+
+async fn histories_with_lives_are_linearizable(ctx: Context) -> Result<(), Failure> {
+    let multi = ctx.caps().multi_object_commits;
+    let lives = lives(&ctx);
+    // Where lives are long, one history takes as long as several do elsewhere.
+    let histories = if lives.ttl < Duration::from_secs(1) { 3 } else { 1 };
+    for seed in 30..30 + histories {
+        let faults = if seed % 3 == 2 { 8 } else { 0 };
+        run(&ctx, Plan { seed, clients: 6, each: 40, multi, faults, lives: Some(lives) }).await?;
+    }
+    Ok(())
+}
+
+/// Lives as short as this store grants them, and what it declares about when they end. Being late on a
+/// busy machine is no part of it: the instants before and after each call are known.
+fn lives(ctx: &Context) -> Lives {
+    let late = match ctx.caps().expiry_clock {
+        // It counts from the latest that the server's time can be.
+        ExpiryClock::Database => Duration::from_millis(500),
+        // Its server sweeps when it gets round to it.
+        ExpiryClock::Server => Duration::from_millis(1_500),
+        _ => Duration::ZERO,
+    };
+    Lives { ttl: ctx.ttl(), early: Duration::from_millis(3), late: ctx.slack() + late }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +104,8 @@ struct Plan {
     multi: bool,
     /// Calls in a hundred that go wrong.
     faults: u64,
+    /// Objects expire and are renewed.
+    lives: Option<Lives>,
 }
 
 /// A history with too many possible orders is no verdict: a shorter one is recorded then, on other keys.
@@ -102,7 +134,7 @@ async fn record_and_check(ctx: &Context, plan: Plan) -> Result<Verdict, Failure>
     let handles = ctx.handles(3).await?;
     let keys: Arc<[Key]> =
         (0..KEYS).map(|n| Key::new(ctx.kind(&format!("s{}", plan.seed)), n.to_string())).collect();
-    // One counter orders sending and answering across all clients.
+    let since = ctx.uptime();
     let ticks = Arc::new(AtomicU64::new(1));
     let clients = (0..plan.clients).map(|n| {
         let store = match plan.faults {
@@ -112,185 +144,39 @@ async fn record_and_check(ctx: &Context, plan: Plan) -> Result<Verdict, Failure>
                 faulty(&handles[n % handles.len()], &faults)
             }
         };
-        let client = Client {
-            store,
-            keys: Arc::clone(&keys),
-            ticks: Arc::clone(&ticks),
-            random: SeededRandom::new(plan.seed * 1000 + n as u64),
+        let habits = Habits {
+            seed: plan.seed * 1000 + n as u64,
+            number: n as u64,
             multi: plan.multi,
-            known: [None; KEYS],
-            value: (n as u64 + 1) * 1_000_000,
+            lends: plan.lives.map(|lives| Lends {
+                ttl: lives.ttl,
+                since,
+                pause: pause(ctx, plan, lives),
+            }),
         };
+        let client = Client::new(ctx, store, &keys, &ticks, habits);
         client.run(plan.each)
     });
     let history: Vec<Operation> = all_at_once(clients).await?.into_iter().flatten().collect();
     ensure!(history.len() <= LONGEST);
-    Ok(tokio::task::spawn_blocking(move || check(&history, KEYS, BUDGET)).await?)
+    let lives = plan.lives.unwrap_or_default();
+    Ok(tokio::task::spawn_blocking(move || check(&history, KEYS, &lives, BUDGET)).await?)
 }
 
-/// What a client remembers of a key: version, value and revision.
-type Known = Option<(u64, u64, u64)>;
-
-struct Client {
-    store: Store,
-    keys: Arc<[Key]>,
-    ticks: Arc<AtomicU64>,
-    random: SeededRandom,
-    multi: bool,
-    known: [Known; KEYS],
-    value: u64,
-}
-
-impl Client {
-    async fn run(mut self, operations: usize) -> Result<Vec<Operation>, Failure> {
-        let mut history = Vec::new();
-        for _ in 0..operations {
-            let call = self.draw();
-            let sent = self.tick();
-            let answer = self.perform(&call).await?;
-            let answered = match answer {
-                Some(Answer::Unknown) => u64::MAX,
-                _ => self.tick(),
-            };
-            // Without an answer nothing happened, and nothing was learnt.
-            if let Some(answer) = answer {
-                history.push(Operation { sent, answered, call, answer });
-            }
-        }
-        Ok(history)
-    }
-
-    fn tick(&self) -> u64 {
-        self.ticks.fetch_add(1, Ordering::SeqCst)
-    }
-
-    fn below(&self, bound: u64) -> u64 {
-        below(&self.random as &dyn Random, bound)
-    }
-
-    fn draw(&mut self) -> Call {
-        let key = self.below(KEYS as u64) as usize;
-        match self.below(10) {
-            0..=2 => Call::Get(key),
-            3 if self.multi => Call::List,
-            4..=6 if self.multi => {
-                let other = (key + 1 + self.below(KEYS as u64 - 1) as usize) % KEYS;
-                // As the store judges them: checks first, then writes.
-                let mut steps = vec![self.step(key), self.step(other)];
-                if self.below(2) == 0 {
-                    steps[0].2 = Action::Check;
-                }
-                Call::Commit(steps)
-            }
-            _ => Call::Commit(vec![self.step(key)]),
-        }
-    }
-
-    fn step(&mut self, key: usize) -> (usize, Condition, Action) {
-        let condition = match (self.below(5), self.known[key]) {
-            (0, _) => Condition::Absent,
-            (1, Some((version, ..))) => Condition::Version(version),
-            (2 | 3, Some((_, value, _))) => Condition::Value(value),
-            (4, _) if self.below(4) == 0 => Condition::Exists,
-            _ => Condition::Any,
-        };
-        self.value += 1;
-        let action = if self.below(5) == 0 { Action::Delete } else { Action::Put(self.value) };
-        (key, condition, action)
-    }
-
-    fn expect(&self, key: usize, condition: Condition) -> Expect {
-        match condition {
-            Condition::Any => Expect::Any,
-            Condition::Absent => Expect::Absent,
-            Condition::Exists => Expect::Exists,
-            Condition::Version(version) => Expect::Version(version),
-            // Drawn from what is known, so it is known.
-            Condition::Value(_) => Expect::Revision(self.known[key].map_or(0, |(.., r)| r)),
-        }
-    }
-
-    async fn perform(&mut self, call: &Call) -> Result<Option<Answer>, Failure> {
-        let answer = match call {
-            Call::Get(key) => match self.store.get(&self.keys[*key]).await {
-                Ok(object) => {
-                    self.known[*key] = object.map(|o| (o.version, number(&o), o.revision));
-                    Ok(Answer::Read(self.entry(*key)))
-                }
-                Err(error) => Err(error),
-            },
-            Call::List => match self.store.list(&Query::new(&self.keys[0].kind)).await {
-                Ok(page) => {
-                    for (known, key) in self.known.iter_mut().zip(self.keys.iter()) {
-                        let object = page.objects.iter().find(|object| object.key == *key);
-                        *known = object.map(|o| (o.version, number(o), o.revision));
-                    }
-                    Ok(Answer::Listed((0..KEYS).map(|key| self.entry(key)).collect()))
-                }
-                Err(error) => Err(error),
-            },
-            Call::Commit(steps) => self.commit(steps).await,
-        };
-        match answer {
-            Ok(answer) => Ok(Some(answer)),
-            Err(Error::Unknown { .. }) => Ok(Some(Answer::Unknown)),
-            Err(Error::Unavailable { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn entry(&self, key: usize) -> Entry {
-        self.known[key].map(|(version, value, _)| (version, value))
-    }
-
-    async fn commit(&mut self, steps: &[(usize, Condition, Action)]) -> tenure::Result<Answer> {
-        let mut commit = Commit::new();
-        for (key, condition, action) in steps {
-            let (id, expect) = (self.keys[*key].clone(), self.expect(*key, *condition));
-            commit = match action {
-                Action::Check => commit.check(id, expect),
-                Action::Put(value) => commit.put(Put::new(id, value.to_string()).expect(expect)),
-                Action::Delete => commit.delete(id, expect),
-            };
-        }
-        let refused = |key: &Key, version| {
-            let place = self.keys.iter().position(|known| known == key).unwrap_or(KEYS);
-            Ok(Answer::Refused(place, version))
-        };
-        let done = match self.store.commit(commit).await {
-            Ok(done) => done,
-            Err(Error::Conflict { key, current, .. } | Error::AlreadyExists { key, current }) => {
-                return refused(&key, current.version);
-            }
-            Err(Error::NotFound { key }) => return refused(&key, 0),
-            Err(error) => return Err(error),
-        };
-        let mut effects = Vec::new();
-        let writes = steps.iter().filter(|(.., action)| *action != Action::Check);
-        for ((key, _, action), written) in writes.zip(&done.writes) {
-            effects.push(match (written, action) {
-                (Written::Put(result), Action::Put(value)) => {
-                    self.known[*key] = Some((result.version, *value, result.revision));
-                    Effect::Put(result.version)
-                }
-                (Written::Deleted { .. }, _) => {
-                    self.known[*key] = None;
-                    Effect::Deleted
-                }
-                // Values are never written twice, so a put that changed nothing is a wrong answer;
-                // version 0 fits no order.
-                (Written::Unchanged(_) | Written::Put(_), _) => Effect::Put(0),
-                (Written::Absent, _) => Effect::Absent,
-            });
-        }
-        Ok(Answer::Done(effects))
-    }
+/// The longest pause of a client, so that a history lasts for several lives. Every second request is
+/// preceded by one; on a clock that moves only when told, all clients move it.
+fn pause(ctx: &Context, plan: Plan, lives: Lives) -> Duration {
+    let pauses = u32::try_from(plan.each / 2).unwrap_or(u32::MAX).max(1);
+    let clients = u32::try_from(plan.clients).unwrap_or(u32::MAX).max(1);
+    let longest = lives.ttl * LIVES_LONG * 2 / pauses;
+    if ctx.is_manual() { longest / clients } else { longest }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Subject;
+    use tenure::clock::ManualClock;
     use tenure::store::memory::MemoryStore;
 
     /// The plans are small enough for a verdict: none of them runs out of budget.
@@ -305,7 +191,27 @@ mod tests {
         for seed in 0..30 {
             let faults = if seed % 2 == 0 { 12 } else { 0 };
             let (clients, each) = if faults == 0 { (6, 40) } else { (5, 16) };
-            let plan = Plan { seed, clients, each, multi: seed % 3 > 0, faults };
+            let plan = Plan { seed, clients, each, multi: seed % 3 > 0, faults, lives: None };
+            let verdict = record_and_check(&ctx, plan).await.unwrap();
+            assert_eq!(verdict, Verdict::Linearizable, "{plan:?}");
+        }
+    }
+
+    /// The same with lives, on a clock that the clients move.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_plan_with_lives_comes_to_a_verdict() {
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_clock(Arc::new(clock.clone())).into_store();
+        let opener: crate::Opener = Arc::new(move || {
+            let store = store.clone();
+            Box::pin(async move { Ok(store) })
+        });
+        let subject = Subject { open: opener, worker: None, clock: Some(clock) };
+        let ctx = Context::open_new(&subject).await.unwrap();
+        let lives = Some(lives(&ctx));
+        for seed in 0..30 {
+            let faults = if seed % 3 == 0 { 8 } else { 0 };
+            let plan = Plan { seed, clients: 6, each: 40, multi: seed % 2 == 0, faults, lives };
             let verdict = record_and_check(&ctx, plan).await.unwrap();
             assert_eq!(verdict, Verdict::Linearizable, "{plan:?}");
         }

@@ -1,7 +1,8 @@
 //! Stores that are wrong in one way each, the way real ones go wrong.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,6 +67,10 @@ pub(crate) enum Flaw {
     TouchBumps,
     /// A touch does nothing and says that it did.
     TouchLies,
+    /// Two of three touches that should succeed are left out, and said to be done.
+    TouchForgets,
+    /// Now and then a read shows what has expired.
+    RemembersTheDead,
     /// A touch does not compare the revision.
     TouchIgnoresRevision,
     /// A touch takes longer than a lease of a second can wait for. Not wrong, but slow.
@@ -82,12 +87,14 @@ pub(crate) struct Broken {
     inner: Arc<dyn Backend>,
     flaw: Flaw,
     calls: AtomicU64,
+    /// Objects as they were last read.
+    seen: Mutex<HashMap<Key, Object>>,
 }
 
 impl Broken {
     pub(crate) fn backend(flaw: Flaw) -> Arc<dyn Backend> {
         let inner = Arc::new(MemoryStore::new());
-        Arc::new(Self { inner, flaw, calls: AtomicU64::new(0) })
+        Arc::new(Self { inner, flaw, calls: AtomicU64::new(0), seen: Mutex::default() })
     }
 
     fn is(&self, flaw: Flaw) -> bool {
@@ -96,6 +103,33 @@ impl Broken {
 
     fn every(&self, n: u64) -> bool {
         self.calls.fetch_add(1, Ordering::Relaxed) % n == n - 1
+    }
+
+    fn remember(&self, key: &Key, read: Option<Object>) -> Option<Object> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(object) = &read {
+            seen.insert(key.clone(), object.clone());
+        }
+        read.or_else(|| seen.get(key).filter(|_| self.every(2)).cloned())
+    }
+
+    fn forget(&self, commit: &Commit) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|key, _| commit.writes.iter().all(|write| write.key() != key));
+    }
+
+    async fn touch_some(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        let mut answers = Vec::new();
+        for touch in touches {
+            let found = self.inner.get(&touch.key).await?;
+            let good = found.is_some_and(|o| o.revision == touch.revision && o.ttl.is_some());
+            if good && !self.every(3) {
+                answers.push(Ok(Touched { revision: touch.revision, ttl: touch.ttl }));
+            } else {
+                answers.extend(self.inner.touch(vec![touch]).await?);
+            }
+        }
+        Ok(answers)
     }
 
     async fn one_by_one(&self, commit: Commit) -> Result<Committed> {
@@ -202,7 +236,11 @@ impl Backend for Broken {
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Ok(before.filter(|_| self.every(2)));
         }
-        self.inner.get(key).await
+        let read = self.inner.get(key).await?;
+        if self.is(Flaw::RemembersTheDead) {
+            return Ok(self.remember(key, read));
+        }
+        Ok(read)
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -235,6 +273,8 @@ impl Backend for Broken {
             .iter()
             .map(|write| if let Write::Put(put) = write { put.ttl } else { None })
             .collect();
+        // What is written anew or deleted is not among the dead.
+        self.forget(&commit);
         self.adjust(&mut commit).await;
         match self.flaw {
             Flaw::ForgetsAcknowledged if !commit.writes.is_empty() && self.every(17) => {
@@ -270,6 +310,7 @@ impl Backend for Broken {
                 let yes = |t: Touch| Ok(Touched { revision: t.revision, ttl: t.ttl });
                 return Ok(touches.into_iter().map(yes).collect());
             }
+            Flaw::TouchForgets => return self.touch_some(touches).await,
             Flaw::TouchDawdles => tokio::time::sleep(Duration::from_millis(1_200)).await,
             Flaw::TouchFails => return Err(Error::unavailable("memory", "never again")),
             Flaw::TouchIgnoresRevision => {

@@ -46,7 +46,11 @@ const TEETH: &[(Flaw, &[&str])] = &[
     (Flaw::DropsTakenNames, &["a_name_belongs_to_one_object_of_a_kind"]),
     (
         Flaw::ReadsStale,
-        &["acknowledged_writes_are_read_everywhere", "concurrent_histories_are_linearizable"],
+        &[
+            "acknowledged_writes_are_read_everywhere",
+            "concurrent_histories_are_linearizable",
+            "histories_with_lives_are_linearizable",
+        ],
     ),
     (Flaw::ListSkips, &["pages_of_any_size_add_up", "pages_hold_while_others_write"]),
     (Flaw::ListRepeats, &["pages_of_any_size_add_up", "pages_hold_while_others_write"]),
@@ -63,16 +67,39 @@ const TEETH: &[(Flaw, &[&str])] = &[
     (Flaw::WatchStartsNow, &["a_watch_starts_at_any_revision", "a_watch_of_the_future_is_refused"]),
     (
         Flaw::LivesTooLong,
-        &["an_object_lives_as_long_as_it_was_granted", "an_expired_lease_fences_out"],
+        &[
+            "an_object_lives_as_long_as_it_was_granted",
+            "an_expired_lease_fences_out",
+            "histories_with_lives_are_linearizable",
+        ],
     ),
-    (Flaw::LivesTooShort, &["an_object_lives_as_long_as_it_was_granted"]),
+    (
+        Flaw::LivesTooShort,
+        &["an_object_lives_as_long_as_it_was_granted", "histories_with_lives_are_linearizable"],
+    ),
     (
         Flaw::IgnoresTtl,
-        &["an_expired_object_is_absent_to_readers", "the_remaining_life_counts_down"],
+        &[
+            "an_expired_object_is_absent_to_readers",
+            "the_remaining_life_counts_down",
+            "histories_with_lives_are_linearizable",
+        ],
     ),
     (Flaw::TouchBumps, &["a_touch_changes_nothing_else", "a_touch_wakes_no_watcher"]),
-    (Flaw::TouchLies, &["a_touch_starts_the_life_anew", "touches_stand_alone_and_answer_in_order"]),
-    (Flaw::TouchIgnoresRevision, &["touches_stand_alone_and_answer_in_order"]),
+    (
+        Flaw::TouchLies,
+        &[
+            "a_touch_starts_the_life_anew",
+            "touches_stand_alone_and_answer_in_order",
+            "histories_with_lives_are_linearizable",
+        ],
+    ),
+    (Flaw::TouchForgets, &["histories_with_lives_are_linearizable"]),
+    (Flaw::RemembersTheDead, &["histories_with_lives_are_linearizable"]),
+    (
+        Flaw::TouchIgnoresRevision,
+        &["touches_stand_alone_and_answer_in_order", "histories_with_lives_are_linearizable"],
+    ),
     (Flaw::TouchFails, &["a_lease_is_renewed_for_as_long_as_it_is_held"]),
     (Flaw::MergesLabels, &["labels_are_replaced_as_a_whole"]),
     (Flaw::ConflictLies, &["a_stale_version_conflicts_and_a_gone_object_is_not_found"]),

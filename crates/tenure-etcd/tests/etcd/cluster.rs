@@ -49,6 +49,9 @@ async fn a_killed_leader_loses_nothing() -> Outcome {
     let mut cluster = Etcd::start_cluster(3).or_fail()?;
     let url = cluster.url("killed");
     let store = connect(&url).await?;
+    if store.capabilities().replicas != Some(3) {
+        return Err("three servers are not declared as such".into());
+    }
     let coordinator = Coordinator::builder(connect(&url).await?).name("holder").start()?;
     let scope = Scope::new(&Namespace::new(["cluster"])?, "held")?;
     let lease = coordinator.acquire(&scope, &Terms::new().ttl(Duration::from_secs(20))).await?;

@@ -16,6 +16,9 @@ use tenure_kubernetes::Options;
 
 use crate::common::{OrFail, Outcome, open_with, real_kubeconfig, standin};
 
+/// What the names of all Leases begin with that tests leave or look at on a real cluster.
+const PREFIX: &str = "tenure-test-";
+
 /// Adds a test for the stand-in, and for the real cluster if there is one.
 pub(crate) fn everywhere<F>(trials: &mut Trials, name: &str, test: fn(Cluster) -> F)
 where
@@ -37,6 +40,27 @@ async fn on<F: Future<Output = Outcome>>(kubeconfig: PathBuf, test: fn(Cluster) 
     outcome
 }
 
+/// Deletes what the suite left on a real cluster, once all of it has run. Otherwise every run would list
+/// the idle Leases of all runs before, and take longer for it.
+pub(crate) struct LeftTidy(pub(crate) PathBuf);
+
+impl Drop for LeftTidy {
+    fn drop(&mut self) {
+        let kubeconfig = self.0.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let tidied = runtime.map(|runtime| {
+            runtime.block_on(async {
+                let mut cluster = Cluster::open(kubeconfig).await?;
+                cluster.prefix = PREFIX.into();
+                cluster.tidy().await
+            })
+        });
+        if let Ok(Err(failure)) = tidied {
+            eprintln!("Leases were left on the cluster: {failure}");
+        }
+    }
+}
+
 /// One of them.
 #[derive(Clone)]
 pub(crate) struct Cluster {
@@ -54,7 +78,7 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(file, &choice).await.or_fail()?;
         let namespace = config.default_namespace.clone();
         let test = TESTS.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("tenure-test-{}-{test}-", std::process::id());
+        let prefix = format!("{PREFIX}{}-{test}-", std::process::id());
         let client = kube::Client::try_from(config).or_fail()?;
         Ok(Self { client, kubeconfig, namespace, prefix })
     }
@@ -115,6 +139,11 @@ impl Cluster {
             Err(kube::Error::Api(status)) => Ok((status.code, json!(status.message))),
             Err(error) => Err(Failure::new(error.to_string())),
         }
+    }
+
+    /// What `kubectl delete` does with it.
+    pub(crate) async fn delete(&self, name: &str) -> Result<u16, Failure> {
+        Ok(self.ask("DELETE", Some(name), Value::Null).await?.0)
     }
 
     /// Deletes what the test left.

@@ -39,11 +39,6 @@ pub(crate) use ensure;
 /// The namespace of the cluster that tests use which have a stand-in of their own.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// The stand-in that all tests share which do not break it.
-pub(crate) fn shared() -> &'static ApiServer {
-    Box::leak(Box::new(standin()))
-}
-
 pub(crate) fn standin() -> ApiServer {
     // Without a server there is nothing to test, and that is a failure.
     ApiServer::start().unwrap_or_else(|error| panic!("{error:#}"))

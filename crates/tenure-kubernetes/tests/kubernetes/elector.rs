@@ -21,6 +21,8 @@ pub(crate) fn add(trials: &mut Trials) {
     everywhere(trials, "an_elector_respects_our_holder", ours);
     everywhere(trials, "a_lease_without_a_duration_is_held_until_it_is_emptied", endless);
     everywhere(trials, "a_waiter_is_woken_by_an_electors_expiry_and_release", waiter);
+    everywhere(trials, "a_lease_that_is_being_deleted_is_not_taken", going);
+    everywhere(trials, "a_holder_that_somebody_replaced_by_hand_has_lost", replaced);
     everywhere(trials, "old_annotations_say_nothing_about_a_new_holder", annotations);
 }
 
@@ -179,6 +181,9 @@ async fn endless(server: Cluster) -> Outcome {
     let scope = scope("lease/by-hand")?;
     clock.advance(secs(1_000_000));
     ensure!(coordinator.acquire(&scope, &terms(5)).await.is_err(), "it never said it would end");
+    // It does not say since when, either; the Lease does.
+    let holder = coordinator.holder(&scope).await?.ok_or("nobody holds it")?;
+    ensure!(holder.acquired_at_ms > 0, "{holder:?}");
     ensure!(coordinator.revoke(&scope, "it is in the way").await?, "nobody held it");
     Ok(coordinator.acquire(&scope, &terms(5)).await?.release().await?)
 }
@@ -232,4 +237,40 @@ async fn annotations(server: Cluster) -> Outcome {
     ensure_eq!(holder.token, held.token());
     ensure_eq!(server.lease("taken").await?["metadata"]["labels"]["team"], "blue");
     Ok(held.release().await?)
+}
+
+/// A Lease that was deleted stays while it has finalizers. Whoever took it would lose it unseen.
+async fn going(server: Cluster) -> Outcome {
+    let made =
+        json!({"metadata": {"name": "jobs.x", "finalizers": ["tenure.dev/test"]}, "spec": {}});
+    ensure_eq!(server.create(made).await?, 201);
+    ensure_eq!(server.delete("jobs.x").await?, 200);
+    let coordinator = coordinator(&server.store().await?, "w")?;
+    let scope = scope("jobs/x")?;
+    let error = coordinator.acquire(&scope, &terms(30)).await.err();
+    let mut lease = server.lease("jobs.x").await?;
+    lease["metadata"]["finalizers"] = json!([]);
+    ensure_eq!(server.replace("jobs.x", lease).await?, 200);
+    ensure!(error.as_ref().is_some_and(|e| e.to_string().contains("being deleted")), "{error:?}");
+    Ok(coordinator.acquire(&scope, &terms(30)).await?.release().await?)
+}
+
+/// `kubectl edit`, with another holder or with none.
+async fn replaced(server: Cluster) -> Outcome {
+    let coordinator = coordinator(&server.store().await?, "w")?;
+    let scope = scope("jobs/x")?;
+    for holder in ["somebody", ""] {
+        let held = coordinator.acquire(&scope, &terms(30)).await?;
+        let mut lease = server.lease("jobs.x").await?;
+        lease["spec"]["holderIdentity"] = holder.into();
+        ensure_eq!(server.replace("jobs.x", lease).await?, 200);
+        let _ = held.renew().await;
+        let loss = soon("the loss", held.lost()).await?;
+        ensure!(!loss.is_voluntary(), "{loss}");
+        let mut lease = server.lease("jobs.x").await?;
+        ensure_eq!(*spec(&lease, "holderIdentity"), holder);
+        lease["spec"]["holderIdentity"] = "".into();
+        ensure_eq!(server.replace("jobs.x", lease).await?, 200);
+    }
+    Ok(())
 }

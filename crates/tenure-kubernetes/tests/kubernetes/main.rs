@@ -7,6 +7,7 @@ mod cluster;
 mod common;
 mod elector;
 mod faults;
+mod pod;
 mod processes;
 mod rights;
 mod visible;
@@ -14,29 +15,39 @@ mod visible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{connect, open_with, options, real_cluster, shared, url};
+use cluster::LeftTidy;
+use common::{connect, open_with, options, real_cluster, real_kubeconfig, standin, url};
 use tenure::clock::ManualClock;
 use tenure_conformance::{Subject, harness};
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some(processes::CONTEND) {
-        processes::contend(&args.next().unwrap_or_default());
+    let role = args.next().unwrap_or_default();
+    if let Some(run) =
+        [(processes::CONTEND, processes::contend as fn(&str)), (pod::POD, pod::inside)]
+            .into_iter()
+            .find_map(|(name, run)| (name == role).then_some(run))
+    {
+        run(&args.next().unwrap_or_default());
         return;
     }
     harness::main(
         |url| Box::pin(async move { connect(&url).await }),
         |trials| {
-            let server = shared();
-            trials.suite_fresh("kubernetes", move || in_a_namespace_of_its_own(server));
+            // Shared by all that do not break it. Whoever runs last drops it, and its folder goes with it.
+            let server = Arc::new(standin());
+            let suite = Arc::clone(&server);
+            trials.suite_fresh("kubernetes", move || in_a_namespace_of_its_own(&suite));
             trials.suite_with("kubernetes_by_hand", by_hand(server));
             if let Some(url) = real_cluster() {
                 trials.suite("cluster", url);
+                trials.keep(real_kubeconfig().map(LeftTidy));
             }
             visible::add(trials);
             elector::add(trials);
             faults::add(trials);
             rights::add(trials);
+            pod::add(trials);
             processes::add(trials, real_cluster());
         },
     )
@@ -46,16 +57,18 @@ fn main() {
 fn in_a_namespace_of_its_own(server: &tenure_testkit::ApiServer) -> Subject {
     static TRIALS: AtomicU32 = AtomicU32::new(0);
     let namespace = format!("suite-{}", TRIALS.fetch_add(1, Ordering::Relaxed));
+    server.create_namespace(&namespace);
     let url = url(&server.kubeconfig(), &namespace);
     harness::subject(|url| Box::pin(async move { connect(&url).await }), url)
 }
 
 /// The same store on a clock that moves when told.
-fn by_hand(server: &'static tenure_testkit::ApiServer) -> Subject {
+fn by_hand(server: Arc<tenure_testkit::ApiServer>) -> Subject {
+    server.create_namespace("by-hand");
     let clock = ManualClock::new();
     let shared = Arc::new(clock.clone());
     let open = move || -> futures::future::BoxFuture<'static, tenure::Result<_>> {
-        let options = options(server).namespace("by-hand").clock(shared.clone());
+        let options = options(&server).namespace("by-hand").clock(shared.clone());
         Box::pin(open_with(options))
     };
     Subject { open: Arc::new(open), worker: None, clock: Some(clock) }

@@ -17,6 +17,8 @@ use crate::common::{
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("kubernetes::the_manifest_grants_what_is_used_and_no_more", manifest);
+    trials.test("kubernetes::whoever_may_not_watch_is_told_instead_of_waiting", unwatched);
+    trials.test("kubernetes::a_namespace_that_is_not_there_is_named", nowhere);
     trials.test("kubernetes::tokens_and_certificates_are_shown_over_tls", over_tls);
 }
 
@@ -96,6 +98,37 @@ async fn manifest() -> Outcome {
         let expected: BTreeSet<&str> = granted.iter().copied().chain(more).collect();
         ensure_eq!(used, expected);
     }
+    Ok(())
+}
+
+/// Somebody who waits would wait for news that never comes.
+async fn unwatched() -> Outcome {
+    let server = standin();
+    let (one, two) = (open(&server).await?, open(&server).await?);
+    let scope = scope("jobs/x")?;
+    let held = coordinator(&one, "one")?.acquire(&scope, &terms(30)).await?;
+    server.forbid("WATCH");
+    let error = two.watch(&WatchRequest::kind(LEASE)).await.err();
+    ensure_eq!(error.as_ref().map(Error::code), Some("refused"));
+    let waiter = coordinator(&two, "two")?;
+    let patient = terms(30).wait_forever();
+    for _ in 0..2 {
+        let error = soon("the refusal", waiter.acquire(&scope, &patient)).await?.err();
+        ensure!(error.as_ref().is_some_and(|e| e.to_string().contains("rbac.yaml")), "{error:?}");
+    }
+    Ok(held.release().await?)
+}
+
+async fn nowhere() -> Outcome {
+    let server = standin();
+    let coordinator = coordinator(&open_with(options(&server).namespace("nowhere")).await?, "w")?;
+    let waiting = coordinator.acquire(&scope("jobs/x")?, &terms(30)).await.err();
+    ensure!(
+        waiting.as_ref().is_some_and(|e| {
+            e.code() == "refused" && e.to_string().contains("namespaces \"nowhere\" not found")
+        }),
+        "{waiting:?}"
+    );
     Ok(())
 }
 

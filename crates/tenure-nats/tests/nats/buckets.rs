@@ -251,6 +251,7 @@ async fn durability(server: Server) -> Outcome {
         Ok(NatsStore::connect(url).await?.capabilities().durability)
     };
     ensure_eq!(declared(&url).await?, Durability::Server);
+    ensure_eq!(NatsStore::connect(&url).await?.capabilities().replicas, Some(1));
     let asked = format!("{url}?monitor={}", server.0.monitor(0));
     ensure_eq!(declared(&asked).await?, Durability::Flushed, "read from a server that flushes");
     let stated = declared(&format!("{url}?sync=90s")).await?;

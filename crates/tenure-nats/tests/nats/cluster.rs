@@ -67,15 +67,19 @@ async fn no_majority() -> Outcome {
 async fn durability() -> Outcome {
     let server = three().await?;
     let url = format!("{}?replicas=3", server.url_of("flushed"));
-    let declared = async |monitors: &[usize]| -> Result<Durability, Failure> {
+    let declared = async |monitors: &[usize]| -> Result<(Durability, Option<u32>), Failure> {
         let monitors: Vec<_> = monitors.iter().map(|n| server.monitor(*n)).collect();
         let url = format!("{url}&monitor={}", monitors.join(","));
-        Ok(open_when_ready(&url).await?.capabilities().durability)
+        let store = open_when_ready(&url).await?;
+        Ok((store.capabilities().durability, store.capabilities().replicas))
     };
     // One that flushes says nothing of the other two.
-    ensure_eq!(declared(&[0]).await?, Durability::Server);
-    ensure_eq!(declared(&[0, 2]).await?, Durability::Server);
-    ensure_eq!(declared(&[0, 1, 2]).await?, Durability::Flushed);
+    ensure_eq!(declared(&[0]).await?, (Durability::Server, Some(3)));
+    ensure_eq!(declared(&[0, 2]).await?, (Durability::Server, Some(3)));
+    ensure_eq!(declared(&[0, 1, 2]).await?, (Durability::Flushed, Some(3)));
+    // A cluster of three may keep a bucket once.
+    let alone = open_when_ready(&server.url_of("alone")).await?;
+    ensure_eq!(alone.capabilities().replicas, Some(1));
     Ok(())
 }
 

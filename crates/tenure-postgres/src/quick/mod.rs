@@ -103,7 +103,7 @@ async fn send(
     left: Left,
 ) -> Result<Option<SqlRow>, Broken> {
     let Ready { session, statements } = ready;
-    let parameters = Parameters::new(plan, jobs, left, &shared.channel);
+    let parameters = Parameters::new(plan, jobs, left, &shared.names.commits);
     let replaces = !plan.writers.is_empty();
     let (statement, parameters) = match plan.replaces_only() {
         true => (&statements.replace, parameters.of_replace()),

@@ -6,9 +6,11 @@ use tenure::clock::{Clock, SystemClock};
 use tenure::store::{Expect, Store, Touch};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure};
+use tenure_postgres::{Options, PostgresStore};
 use tenure_testkit::Postgres;
+use tokio_postgres::Client;
 
-use crate::common::{OrFail, Outcome, connect, key, put};
+use crate::common::{OrFail, Outcome, connect, key, put, raw};
 
 const HOUR: i64 = 3600;
 const SHORT: Duration = Duration::from_secs(3);
@@ -18,6 +20,12 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("clock::a_step_back_prolongs_nothing", || stepped(vec![-HOUR]));
     trials.test("clock::steps_to_and_fro_change_nothing", || stepped(vec![HOUR, -2 * HOUR, HOUR]));
     trials.test("clock::a_newcomer_after_a_step_agrees", newcomer);
+    trials.test("clock::a_newcomer_asks_after_a_step_forward", || first_to_speak(HOUR));
+    trials.test("clock::a_newcomer_asks_after_a_step_back", || first_to_speak(-HOUR));
+    trials.test("clock::a_newcomer_asks_after_a_small_step_forward", || first_to_speak(1));
+    trials.test("clock::a_newcomer_asks_after_a_small_step_back", || first_to_speak(-1));
+    trials.test("clock::the_silent_hold_a_newcomer_up_for_a_moment_only", silent);
+    trials.test("clock::one_that_answers_is_heard_among_the_silent", among_the_silent);
 }
 
 /// Steps the clock while one object is kept alive by touches and another is left to die.
@@ -79,5 +87,74 @@ async fn newcomer() -> Outcome {
         ensure!(left <= life && left > life - Duration::from_secs(20), "{left:?} left");
         newcomer.close().await;
     }
+    Ok(())
+}
+
+/// One that does its chores once an hour, so that nothing but a question makes it look at the clock.
+async fn old_hand(url: &str) -> Result<Store, Failure> {
+    let options = Options::new().sweep_interval(Duration::from_secs(3600));
+    Ok(PostgresStore::connect_with(url, options).await?.into_store())
+}
+
+/// Whoever connects after a step that nobody has noticed yet, and is the first to speak.
+async fn first_to_speak(step: i64) -> Outcome {
+    let mut server = Postgres::start_with_fake_clock().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let store = old_hand(&url).await?;
+    let life = Duration::from_secs(600);
+    let began = SystemClock.uptime();
+    store.commit(put("lives", "x").ttl(life)).await?;
+    let wrote = SystemClock.uptime();
+    store.commit(put("over", "x").ttl(SHORT)).await?;
+    tokio::time::sleep(SHORT + Duration::from_millis(200)).await;
+
+    server.step_clock(step).or_fail()?;
+    let newcomer = connect(&url).await?;
+    let asked = SystemClock.uptime();
+    let lives = newcomer.get(&key("lives")).await?.ok_or("the step ended an object")?;
+    let answered = SystemClock.uptime();
+    let left = lives.expires_in.unwrap_or_default();
+    let slack = Duration::from_millis(150);
+    let (least, most) = (life - (answered - began) - slack, life - (asked - wrote) + slack);
+    ensure!(least <= left && left <= most, "{left:?} left, not {least:?} to {most:?}");
+    ensure!(newcomer.get(&key("over")).await?.is_none(), "the step prolonged an object");
+    ensure!(newcomer.commit(put("lives", "y").expect(Expect::Absent)).await.is_err());
+    newcomer.commit(put("over", "y").expect(Expect::Absent)).await?;
+    Ok(())
+}
+
+/// A session that looks like that of a process which listens, and is frozen.
+async fn frozen(url: &str) -> Result<Client, Failure> {
+    let client = raw(url).await?;
+    let listening = "select set_config('application_name', \
+                     'tenure listen ' || left(md5(current_schema()), 16), false)";
+    client.batch_execute(listening).await.or_fail()?;
+    Ok(client)
+}
+
+async fn silent() -> Outcome {
+    let server = Postgres::start().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let _frozen = frozen(&url).await?;
+    let began = SystemClock.uptime();
+    let store = connect(&url).await?;
+    let took = SystemClock.uptime() - began;
+    ensure!(took < Duration::from_secs(6), "connecting took {took:?}");
+    store.commit(put("a", "x")).await?;
+    Ok(())
+}
+
+async fn among_the_silent() -> Outcome {
+    let mut server = Postgres::start_with_fake_clock().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let store = old_hand(&url).await?;
+    store.commit(put("lives", "x").ttl(Duration::from_secs(600))).await?;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(frozen(&url).await?);
+    }
+    server.step_clock(HOUR).or_fail()?;
+    let newcomer = connect(&url).await?;
+    ensure!(newcomer.get(&key("lives")).await?.is_some(), "the step ended an object");
     Ok(())
 }

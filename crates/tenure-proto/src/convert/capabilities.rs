@@ -41,6 +41,7 @@ impl From<&Capabilities> for v1::CapabilitiesResponse {
             flushed_every_ms: ms_up(flushed_every),
             limits: Some((&caps.limits).into()),
             version: env!("CARGO_PKG_VERSION").into(),
+            replicas: caps.replicas,
         }
     }
 }
@@ -77,6 +78,7 @@ impl TryFrom<v1::CapabilitiesResponse> for Capabilities {
                 }
                 _ => Durability::Server,
             },
+            replicas: response.replicas,
             limits: need(response.limits, "limits")?.into(),
         })
     }

@@ -84,6 +84,9 @@ pub struct CapabilitiesResponse {
     /// The server's own version.
     #[prost(string, tag = "15")]
     pub version: ::prost::alloc::string::String,
+    /// How many servers keep what was committed, as far as that can be told.
+    #[prost(uint32, optional, tag = "16")]
+    pub replicas: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {

@@ -3,6 +3,7 @@
 //! What the store is asked in one call it answers in time by itself: no call of this server may take
 //! longer than a request. This is for what takes several of them.
 
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -39,6 +40,15 @@ impl View {
             Wait::No => self.in_time(work, |late| Error::unavailable("server", late)).await,
             Wait::For(_) | Wait::Forever => work.await,
         }
+    }
+
+    /// Opens a stream, which has its room already. It may last, but has to begin in time.
+    pub(super) async fn opening<T>(
+        &self,
+        work: impl Future<Output = tenure::Result<T>>,
+    ) -> Result<T, Fault> {
+        let work = pin!(async { Ok(work.await?) });
+        self.in_time(work, |late| Error::unavailable("server", late)).await
     }
 
     async fn in_time<T>(&self, work: impl Work<T>, late: fn(String) -> Error) -> Result<T, Fault> {

@@ -221,7 +221,7 @@ impl View {
         after: Option<u64>,
     ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
         let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
-        Ok((self.part.coordinator.watch(prefix, after).await?, grounds))
+        Ok((self.opening(self.part.coordinator.watch(prefix, after)).await?, grounds))
     }
 
     /// The same, commit by commit.
@@ -231,7 +231,7 @@ impl View {
         after: Option<u64>,
     ) -> Result<(LeaseWatch, Grounds), Fault> {
         let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
-        Ok((self.coordinator().watch_batches(prefix, after).await?, grounds))
+        Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, grounds))
     }
 
     /// Who leads.
@@ -246,7 +246,8 @@ impl View {
         scope: &Scope,
     ) -> Result<(BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Grounds), Fault> {
         let grounds = self.grounds([(Action::LeasesRead, scope.as_str().into())])?;
-        let leaders = Election::new(&self.part.coordinator, scope.clone()).observe().await?;
+        let election = Election::new(&self.part.coordinator, scope.clone());
+        let leaders = self.opening(election.observe()).await?;
         Ok((leaders, grounds))
     }
 }

@@ -3,7 +3,8 @@
 //! Whoever may hold a scope may write the records of that scope. Who goes over the heads of others needs
 //! more than that, and the audit log is told:
 //!
-//! - The word left for a holder that was revoked is for those who may revoke.
+//! - The word left for a holder that was revoked is for those who may revoke. So is a request to hand
+//!   over; the holder takes it up, and whoever left it takes it back.
 //! - So is a lease that is written or deleted without naming what is there. A holder knows its token and
 //!   revision, and whoever acquires expects nothing.
 //! - How many slots a group has is for those who may resize it. Whoever takes a slot may create the
@@ -12,7 +13,7 @@
 use std::borrow::Cow;
 
 use tenure::Error;
-use tenure::lease::{LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
+use tenure::lease::{HAND_OVER, LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
 use tenure::store::{Check, Commit, Expect, Put, Write};
 
 use super::View;
@@ -22,7 +23,7 @@ use crate::auth::audit::Notable;
 
 /// Whether a kind belongs to leases.
 pub(super) fn is_of_leases(kind: &str) -> bool {
-    matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED)
+    matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED | HAND_OVER)
 }
 
 /// What the id of a record of leases is about, as permissions see it: its scope, which is what comes
@@ -49,11 +50,19 @@ enum Takes {
     More(Action, &'static str),
     /// Leave to resize, unless the group's record says the same count now.
     SameCount,
+    /// Leave to revoke will do in place of leave to hold.
+    HoldOrRevoke,
 }
 
 fn takes(write: &Write) -> Takes {
     match (write.key().kind.as_str(), write) {
         (REVOKED, _) => Takes::More(Action::LeasesRevoke, "revoked"),
+        // It is there already, and names who asked: to take it up, or back, is to know it.
+        (HAND_OVER, write) => match write.expect() {
+            Expect::Revision(_) if matches!(write, Write::Delete(_)) => Takes::HoldOrRevoke,
+            Expect::Revision(_) if takes_up(write) => Takes::Nothing,
+            _ => Takes::More(Action::LeasesRevoke, "asked to hand over"),
+        },
         (LEASE, write) => match write.expect() {
             Expect::Absent | Expect::Revision(_) | Expect::Token(_) => Takes::Nothing,
             // Every lease has had the version 1.
@@ -71,6 +80,13 @@ fn takes(write: &Write) -> Takes {
     }
 }
 
+/// Whether a request to hand over is written as one that its holder follows.
+fn takes_up(write: &Write) -> bool {
+    let Write::Put(put) = write else { return false };
+    let record = serde_json::from_slice::<serde_json::Value>(&put.payload).unwrap_or_default();
+    record.get("taken_up").and_then(serde_json::Value::as_bool).unwrap_or(false)
+}
+
 impl View {
     /// Refuses what the caller may not check or write, and tells what the audit log has to know of the
     /// rest. A commit that may apply only to what is there now is made to expect that.
@@ -86,6 +102,12 @@ impl View {
                 Takes::SameCount => {
                     self.may_change(write.key())?;
                     counted.push(write.clone());
+                }
+                Takes::HoldOrRevoke => {
+                    let about = about(&write.key().id);
+                    if !self.caller.may(Action::LeasesRevoke, &about) {
+                        self.may_change(write.key())?;
+                    }
                 }
                 Takes::Nothing => self.may_change(write.key())?,
             }

@@ -65,7 +65,7 @@ pub fn check_exposure(address: SocketAddr, tls: bool, auth: bool, insecure: bool
         return Ok(());
     }
     let certificate = "--tls-cert FILE --tls-key FILE";
-    let who = "--token-file FILE (or [auth.jwt] or [auth.mtls] in the configuration)";
+    let who = "--token-file FILE (or --jwt-issuer and what goes with it, or --mtls-client-ca FILE)";
     let (missing, add) = match (tls, auth) {
         (false, false) => ("TLS and authentication", format!("{certificate} and {who}")),
         (false, _) => ("TLS", certificate.to_owned()),

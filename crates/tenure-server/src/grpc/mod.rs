@@ -1,6 +1,7 @@
 //! The gRPC front door.
 
 mod convert;
+mod counted;
 mod elections;
 mod exchange;
 mod health;
@@ -27,7 +28,10 @@ use crate::limits::Taken;
 use crate::ready::Readiness;
 
 /// Reflection too, for the router.
-pub(crate) fn routes(services: &Services) -> Result<Routes, tonic_reflection::server::Error> {
+pub(crate) fn routes(
+    api: &Api,
+    services: &Services,
+) -> Result<Routes, tonic_reflection::server::Error> {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tenure_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -36,7 +40,7 @@ pub(crate) fn routes(services: &Services) -> Result<Routes, tonic_reflection::se
         .add_service(parting::Told(services.leases.clone()))
         .add_service(services.slots.clone())
         .add_service(services.elections.clone())
-        .add_service(reflection))
+        .add_service(counted::Counted { service: reflection, api: api.clone() }))
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

@@ -188,6 +188,9 @@ struct CapabilitiesView {
     expiry_clock: String,
     durability: String,
     flushed_every_ms: u64,
+    /// How many servers keep what was committed, as far as that can be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replicas: Option<u32>,
     limits: LimitsView,
     /// The server's own version.
     version: String,
@@ -246,6 +249,7 @@ async fn capabilities(asker: Asker) -> Response {
         expiry_clock: caps.expiry_clock,
         durability: caps.durability,
         flushed_every_ms: caps.flushed_every_ms,
+        replicas: caps.replicas,
         limits: caps.limits.map(LimitsView::from).unwrap_or_default(),
         version: caps.version,
     })

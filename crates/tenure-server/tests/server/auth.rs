@@ -3,6 +3,7 @@
 mod audited;
 mod certificates;
 mod doors;
+mod handing;
 mod jwt;
 mod manual;
 mod narrowed;

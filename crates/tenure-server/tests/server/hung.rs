@@ -105,3 +105,29 @@ async fn a_wait_takes_as_long_as_it_takes() -> Result<()> {
     ensure!(end_of(waiter).await??.owner == "b#1");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_stream_that_does_not_begin_is_given_up_and_its_room_is_free() -> Result<()> {
+    let (plan, memory) = (FaultPlan::scripted(), MemoryStore::new().into_store());
+    let faulty = Faulty::new(Arc::clone(memory.backend()), plan.clone(), SystemClock::shared());
+    let limits = ServerLimits { streams: 1, request_timeout: WITHIN, ..ServerLimits::default() };
+    let server = Serving::start_with(&Store::new(faulty), limits, Duration::from_secs(1)).await?;
+    let (mut leases, mut store) = (server.leases().await?, server.store().await?);
+    let mut elections = server.elections().await?;
+    let objects = || v1::WatchRequest { kind: Some("thing".into()), ..v1::WatchRequest::default() };
+    plan.next(Operation::Watch, NEVER);
+    told(store.watch(objects()).await.map(drop), Code::Unavailable, "unavailable")?;
+    plan.next(Operation::Watch, NEVER);
+    let watch = v1::WatchLeasesRequest::default();
+    told(leases.watch(watch).await.map(drop), Code::Unavailable, "unavailable")?;
+    plan.next(Operation::Watch, NEVER);
+    let observe = v1::ObserveRequest { scope: SCOPE.into() };
+    told(elections.observe(observe).await.map(drop), Code::Unavailable, "unavailable")?;
+    // Once begun, it lasts.
+    let mut watched = store.watch(objects()).await?.into_inner();
+    ensure!(next(&mut watched).await?.is_some());
+    tokio::time::sleep(WITHIN * 2).await;
+    store.commit(put()).await?;
+    ensure!(next(&mut watched).await?.context("it ended")?.events.len() == 1);
+    Ok(())
+}

@@ -125,6 +125,32 @@ async fn too_many_streams_are_refused_and_the_room_is_given_back() -> Result<()>
 }
 
 #[tokio::test]
+async fn reflection_takes_room_among_the_streams_until_it_ends() -> Result<()> {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    let limits = ServerLimits { streams: 1, ..ServerLimits::default() };
+    let server = Serving::limited(limits).await?;
+    let mut reflection = ServerReflectionClient::new(server.channel().await?);
+    let (asks, asked) = mpsc::channel(1);
+    let mut answers =
+        reflection.server_reflection_info(ReceiverStream::new(asked)).await?.into_inner();
+    let services = MessageRequest::ListServices(String::new());
+    let ask = ServerReflectionRequest { host: String::new(), message_request: Some(services) };
+    asks.send(ask).await?;
+    ensure!(next(&mut answers).await?.is_some(), "it answers");
+    let refused = reflection.server_reflection_info(futures::stream::pending()).await;
+    told(refused, Code::ResourceExhausted, "overloaded")?;
+    let mut leases = server.leases().await?;
+    let watch = v1::WatchLeasesRequest::default();
+    told(leases.watch(watch).await, Code::ResourceExhausted, "overloaded")?;
+    drop((asks, answers));
+    server.without_streams().await?;
+    leases.watch(v1::WatchLeasesRequest::default()).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn one_request_too_many_is_refused_but_small_calls_wait_their_turn() -> Result<()> {
     let limits = ServerLimits { requests: 1, ..ServerLimits::default() };
     let server = Serving::limited(limits).await?;

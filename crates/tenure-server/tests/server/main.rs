@@ -4,6 +4,7 @@
 
 mod auth;
 mod elections;
+mod full;
 mod grpc;
 mod http;
 mod hung;

@@ -11,7 +11,8 @@ use tenure_proto::v1::elections_client::ElectionsClient;
 use tenure_proto::v1::leases_client::LeasesClient;
 use tenure_proto::v1::slots_client::SlotsClient;
 use tenure_proto::v1::store_client::StoreClient;
-use tenure_server::{Server, ServerLimits, Shutdown};
+use tenure_server::auth::tls;
+use tenure_server::{Builder, Server, ServerLimits, Shutdown};
 use tenure_sqlite::SqliteStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +20,8 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+
+use crate::auth::rig::Ca;
 
 pub(crate) type Leases = LeasesClient<Channel>;
 
@@ -48,14 +51,25 @@ impl Serving {
         limits: ServerLimits,
         grace: Duration,
     ) -> Result<Self> {
+        Self::run(Server::builder(store.clone()).limits(limits).grace(grace)).await
+    }
+
+    /// With TLS, by a certificate of this authority.
+    pub(crate) async fn with_tls(ca: &Ca, limits: ServerLimits) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let [certificate, key] = ["server.pem", "server.key"].map(|name| folder.path().join(name));
+        let (pem, secret) = ca.for_server();
+        std::fs::write(&certificate, pem)?;
+        std::fs::write(&key, secret)?;
+        let tls = tls::server_config(&certificate, &key, None)?;
+        Self::run(Server::builder(MemoryStore::new().into_store()).tls(tls).limits(limits)).await
+    }
+
+    async fn run(builder: Builder) -> Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let shutdown = Shutdown::default();
-        let server = Server::builder(store.clone())
-            .limits(limits)
-            .grace(grace)
-            .shutdown(shutdown.clone())
-            .build()?;
+        let server = builder.shutdown(shutdown.clone()).build()?;
         let bound = runtime.spawn(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))));
         let listener = bound.await??;
         let address = listener.local_addr()?;

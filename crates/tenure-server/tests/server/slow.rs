@@ -7,12 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use prost::Message as _;
-use tenure::store::memory::MemoryStore;
 use tenure_proto::v1;
-use tenure_server::auth::tls;
-use tenure_server::{Server, ServerLimits, Shutdown};
+use tenure_server::ServerLimits;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::auth::rig::Ca;
@@ -72,20 +70,9 @@ async fn whoever_does_not_begin_loses_its_place_to_others() -> Result<()> {
 
 #[tokio::test]
 async fn who_stops_within_a_handshake_or_after_it_is_cut_off() -> Result<()> {
-    let (ca, folder) = (Ca::new(), tempfile::tempdir()?);
-    let [certificate, key] = ["server.pem", "server.key"].map(|name| folder.path().join(name));
-    let (pem, secret) = ca.for_server();
-    std::fs::write(&certificate, pem)?;
-    std::fs::write(&key, secret)?;
-    let shutdown = Shutdown::default();
-    let server = Server::builder(MemoryStore::new().into_store())
-        .tls(tls::server_config(&certificate, &key, None)?)
-        .limits(limits())
-        .shutdown(shutdown.clone())
-        .build()?;
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let serving = tokio::spawn(server.serve(listener));
+    let ca = Ca::new();
+    let server = Serving::with_tls(&ca, limits()).await?;
+    let address = server.address;
     // The head of a record, and nothing in it.
     let mut half = TcpStream::connect(address).await?;
     half.write_all(&[0x16, 3, 1, 2, 0, 1]).await?;
@@ -94,10 +81,9 @@ async fn who_stops_within_a_handshake_or_after_it_is_cut_off() -> Result<()> {
     until_closed(&mut silent).await?;
     let mut good = shaken(address, &ca).await?;
     ensure!(ask(&mut good).await?);
-    shutdown.begin();
+    server.shutdown.begin();
     drop(good);
-    serving.await??;
-    Ok(())
+    server.ended().await
 }
 
 /// A connection with TLS, over which nothing has been said.

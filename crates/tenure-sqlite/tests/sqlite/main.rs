@@ -2,6 +2,7 @@
 
 mod broken;
 mod examples;
+mod fair;
 mod known;
 mod migration;
 mod sql;
@@ -20,6 +21,11 @@ async fn open(path: String) -> tenure::Result<Store> {
 }
 
 fn main() {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some(fair::HAMMER) {
+        fair::hammer(&args.next().unwrap_or_default());
+        return;
+    }
     harness::main_with_sql(
         |path| Box::pin(open(path)),
         |path| Box::pin(table::open(path)),
@@ -42,6 +48,7 @@ fn main() {
             time::add(trials);
             sql::add(trials);
             examples::add(trials);
+            fair::add(trials);
             trials.keep(folder);
         },
     )

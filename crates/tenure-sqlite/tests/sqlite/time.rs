@@ -8,15 +8,16 @@ use futures::future::BoxFuture;
 use rusqlite::Connection;
 use tenure::Key;
 use tenure::clock::{Clock, ManualClock};
-use tenure::store::{Put, Store, Touch};
+use tenure::store::{Commit, Put, Query, Store, Touch};
 use tenure_conformance::harness::Trials;
-use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_conformance::{Failure, OrFail, ensure, ensure_eq};
 use tenure_sqlite::Options;
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("wall_clock_steps_change_nothing", wall_clock);
     trials.test("a_restart_goes_on_counting", restart);
     trials.test("a_read_that_stands_still_finds_what_was_touched_meanwhile", standing_still);
+    trials.test("what_is_being_prolonged_does_not_seem_gone_meanwhile", being_prolonged);
     trials.test("a_reboot_counts_from_first_sight", reboot);
 }
 
@@ -131,5 +132,44 @@ async fn standing_still() -> Result<(), Failure> {
         Some(Box::new(move || touched_elsewhere(&path, &manual)));
     let found = store.get(&key).await?.ok_or("a live object was not found")?;
     ensure_eq!(found.expires_in, Some(Duration::from_secs(29)));
+    Ok(())
+}
+
+/// A commit that was begun in time and is not on the disk yet when the old life ends.
+async fn being_prolonged() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let (path, clock) = (folder.path().join("t.db"), ManualClock::new());
+    let (store, other) = (open(&path, &clock, "b1")?, open(&path, &clock, "b1")?);
+    let life = Duration::from_secs(10);
+    let put = Put::new(Key::new("k", "1"), "x").ttl(life);
+    store.commit(put.clone()).await?;
+    clock.advance(life - Duration::from_millis(1));
+
+    let (begun, is_begun) = std::sync::mpsc::channel();
+    let (finish, may_finish) = std::sync::mpsc::channel();
+    let may_finish = Mutex::new(may_finish);
+    // Writing the same again begins the life anew; the SQL that comes with it takes its time.
+    let slow = Commit::from(put).attach(tenure_sqlite::sql(move |_| {
+        let _ = begun.send(());
+        let may_finish = may_finish.lock().map(|go| go.recv_timeout(Duration::from_secs(2)));
+        drop(may_finish);
+        Ok(())
+    }));
+    let committing = tokio::spawn({
+        let store = store.clone();
+        async move { store.commit(slow).await }
+    });
+    tokio::task::spawn_blocking(move || is_begun.recv()).await?.or_fail()?;
+    clock.advance(Duration::from_millis(2));
+    let reading = tokio::spawn(async move {
+        let (got, query) = (other.get(&Key::new("k", "1")).await?, Query::new("k"));
+        Ok::<_, tenure::Error>((got, other.list_all(&query).await?))
+    });
+    // Long enough for a read that does not wait.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    finish.send(()).or_fail()?;
+    committing.await??;
+    let (got, listed) = reading.await??;
+    ensure!(got.is_some() && listed.len() == 1, "it seemed gone and is there: {got:?}");
     Ok(())
 }

@@ -38,6 +38,8 @@ pub struct Seen {
 pub(super) struct Faults {
     pub(super) next: VecDeque<(String, Fault)>,
     pub(super) seen: Vec<Seen>,
+    /// Methods that nobody has the right to.
+    pub(super) forbidden: Vec<String>,
     /// Every connection breaks at once.
     pub(super) away: bool,
     /// A watch from too far back is told so by an event instead of by the status of the answer.

@@ -2,15 +2,17 @@
 //!
 //! No API server is to be had where these tests run, so this one honours what correctness hangs on:
 //! resourceVersions that rise over all objects, uids, both reasons of a 409, PUTs that create, watches
-//! with bookmarks, compaction with 410, lists in pages, and a bearer token. It also breaks on purpose.
+//! with bookmarks, compaction with 410, lists in pages, namespaces that have to be there, finalizers,
+//! managers of fields, and a bearer token. It also breaks on purpose.
 //! Tests that need none of that run on a real cluster just as well.
 
 mod faults;
 mod server;
 mod state;
 mod tls;
+mod validate;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -109,9 +111,33 @@ impl ApiServer {
         )
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
+    /// Writes what a pod finds of its service account into a folder. It needs TLS.
+    pub fn write_service_account(&self, folder: &Path, namespace: &str) -> Result<()> {
+        let tls = self.tls.as_ref().context("a service account is for a server with TLS")?;
+        std::fs::write(folder.join("ca.crt"), &tls.authority_pem)?;
+        std::fs::write(folder.join("namespace"), namespace)?;
+        std::fs::write(folder.join("token"), TOKEN)?;
+        Ok(())
+    }
+
+    /// From now on this token counts and the one before does not.
+    pub fn rotate_token(&self, token: &str) {
+        self.server.welcome(token);
+    }
+
     /// Does this to the next request of that method; `WATCH` is a method here.
     pub fn break_next(&self, method: &str, fault: Fault) {
         self.server.faults().next.push_back((method.into(), fault));
+    }
+
+    /// Forbids all requests of this method from now on; `WATCH` is a method here.
+    pub fn forbid(&self, method: &str) {
+        self.server.faults().forbidden.push(method.into());
     }
 
     /// Breaks every connection at once, or stops doing so.
@@ -170,16 +196,21 @@ impl ApiServer {
         self.server.state().names(namespace)
     }
 
+    /// Makes a namespace that Leases can be in. `default` is there already.
+    pub fn create_namespace(&self, namespace: &str) {
+        self.server.state().create_namespace(namespace);
+    }
+
     /// What `kubectl replace` would do with this Lease: the status, and the body.
     pub fn replace(&self, namespace: &str, name: &str, lease: Value) -> (u16, Value) {
-        let answer = self.server.state().replace(namespace, name, lease);
+        let answer = self.server.state().replace(namespace, name, lease, "kubectl");
         self.server.nudge();
         answer
     }
 
     /// What `kubectl create` would do with this Lease.
     pub fn create(&self, namespace: &str, lease: Value) -> (u16, Value) {
-        let answer = self.server.state().create(namespace, lease);
+        let answer = self.server.state().create(namespace, lease, "kubectl");
         self.server.nudge();
         answer
     }

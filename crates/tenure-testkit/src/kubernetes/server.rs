@@ -48,7 +48,8 @@ pub(super) struct Server {
     cuts: watch::Sender<u64>,
     /// Bookmarks sent so far.
     pub(super) bookmarks: AtomicU64,
-    token: String,
+    /// The header of whom it lets in.
+    welcome: Mutex<String>,
 }
 
 impl Server {
@@ -59,8 +60,17 @@ impl Server {
             changed: watch::channel(0).0,
             cuts: watch::channel(0).0,
             bookmarks: AtomicU64::new(0),
-            token: format!("Bearer {token}"),
+            welcome: Mutex::new(bearer(token)),
         }
+    }
+
+    /// From now on this token is the one that counts.
+    pub(super) fn welcome(&self, token: &str) {
+        *self.welcome.lock().unwrap_or_else(PoisonError::into_inner) = bearer(token);
+    }
+
+    fn is_welcome(&self, shown: &[u8]) -> bool {
+        shown == self.welcome.lock().unwrap_or_else(PoisonError::into_inner).as_bytes()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -79,6 +89,10 @@ impl Server {
     pub(super) fn cut_watches(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
 }
 
 /// Serves until the runtime ends.
@@ -123,10 +137,15 @@ async fn handle(
     let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let given = parts.headers.get("authorization");
-    let has_token = given.is_some_and(|given| given.as_bytes() == server.token.as_bytes());
+    let has_token = given.is_some_and(|given| server.is_welcome(given.as_bytes()));
     let authorized = has_token || is_known;
+    let agent = parts.headers.get("user-agent").and_then(|agent| agent.to_str().ok());
+    // Without a name, a server calls it that as well.
+    let manager = agent.and_then(|agent| agent.split('/').next()).unwrap_or("unknown").to_owned();
     let watching = target.contains("watch=true") || target.contains("watch=1");
-    let fault = server.faults().take(if watching { "WATCH" } else { &method });
+    let verb = if watching { "WATCH" } else { &method };
+    let fault = server.faults().take(verb);
+    let forbidden = server.faults().forbidden.iter().any(|forbidden| forbidden == verb);
     match fault {
         Some(Fault::LoseRequest) => {
             note(&server, method, target, body, 0);
@@ -150,12 +169,16 @@ async fn handle(
         note(&server, method, target, body, 401);
         return Ok(plain(status(401, "Unauthorized", "Unauthorized")));
     }
+    if forbidden {
+        note(&server, method, target, body, 403);
+        return Ok(plain(status(403, "Forbidden", "leases.coordination.k8s.io is forbidden")));
+    }
     let asked = Asked::new(&target);
     if watching {
         note(&server, method, target, Value::Null, 200);
         return Ok(watch_leases(server, asked));
     }
-    let answer = answer(&server, &method, &asked, body.clone());
+    let answer = answer(&server, &method, &asked, body.clone(), &manager);
     if method != "GET" {
         server.nudge();
     }
@@ -214,7 +237,7 @@ impl Asked {
     }
 }
 
-fn answer(server: &Server, method: &str, asked: &Asked, body: Value) -> Answer {
+fn answer(server: &Server, method: &str, asked: &Asked, body: Value, manager: &str) -> Answer {
     if !asked.known {
         return status(404, "NotFound", "the server could not find the requested resource");
     }
@@ -228,8 +251,8 @@ fn answer(server: &Server, method: &str, asked: &Asked, body: Value) -> Answer {
             let selector = asked.get("labelSelector").filter(|selector| !selector.is_empty());
             state.list(namespace, selector, limit, asked.get("continue"))
         }
-        ("POST", None) => state.create(namespace, body),
-        ("PUT", Some(name)) => state.replace(namespace, name, body),
+        ("POST", None) => state.create(namespace, body, manager),
+        ("PUT", Some(name)) => state.replace(namespace, name, body, manager),
         ("DELETE", Some(name)) => state.delete(namespace, name, &body),
         _ => status(405, "MethodNotAllowed", "the server does not allow this method"),
     }

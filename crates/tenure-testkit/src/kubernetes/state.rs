@@ -2,11 +2,14 @@
 //!
 //! The rules are those of the Lease resource: a PUT may create, unless it names the uid of an object
 //! that is gone; an update must name the resourceVersion it was made from; one that changes nothing is
-//! not stored. resourceVersions rise over all objects.
+//! not stored; one that has finalizers stays when it is deleted, until they are gone. resourceVersions
+//! rise over all objects. Who wrote what is noted as far as the managers' names go.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use super::validate::validate;
 
 /// An answer: the HTTP status and the body.
 pub(super) type Answer = (u16, Value);
@@ -25,6 +28,7 @@ pub(super) struct Change {
 pub(super) struct State {
     pub(super) revision: u64,
     uids: u64,
+    namespaces: BTreeSet<String>,
     leases: BTreeMap<(String, String), Value>,
     pub(super) log: VecDeque<Change>,
     /// Watches from before this revision, and pages of lists from before it, are gone.
@@ -38,6 +42,7 @@ impl Default for State {
             // As on a cluster that has been in use: the first Lease is not revision 1.
             revision: 1000,
             uids: 0,
+            namespaces: BTreeSet::from(["default".into()]),
             leases: BTreeMap::new(),
             log: VecDeque::new(),
             compacted: 0,
@@ -55,7 +60,14 @@ pub(super) fn status(code: u16, reason: &str, message: &str) -> Answer {
     (code, body)
 }
 
-fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+/// A refusal that says what kind of thing it is about.
+fn status_of(code: u16, reason: &str, message: &str, kind: &str, name: &str) -> Answer {
+    let (code, mut body) = status(code, reason, message);
+    body["details"] = json!({"kind": kind, "name": name});
+    (code, body)
+}
+
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
@@ -72,30 +84,39 @@ impl State {
         here.map(|(_, name)| name.clone()).collect()
     }
 
-    pub(super) fn create(&mut self, namespace: &str, lease: Value) -> Answer {
+    pub(super) fn create_namespace(&mut self, namespace: &str) {
+        self.namespaces.insert(namespace.to_owned());
+    }
+
+    pub(super) fn create(&mut self, namespace: &str, lease: Value, manager: &str) -> Answer {
         let name = text(&lease, "name").to_owned();
-        if let Err(refusal) = validate(&lease) {
+        if !self.namespaces.contains(namespace) {
+            return no_namespace(namespace);
+        }
+        if let Err(refusal) = validate(namespace, &lease) {
             return refusal;
         }
         if !text(&lease, "resourceVersion").is_empty() {
-            return status(
-                400,
-                "BadRequest",
-                "resourceVersion should not be set on objects to be created",
-            );
+            return status(500, "", "resourceVersion should not be set on objects to be created");
         }
         if self.leases.contains_key(&(namespace.into(), name.clone())) {
             let message = format!("leases.coordination.k8s.io {name:?} already exists");
-            return status(409, "AlreadyExists", &message);
+            return status_of(409, "AlreadyExists", &message, "leases", &name);
         }
-        (201, self.store(namespace, &name, lease, None))
+        (201, self.store(namespace, &name, managed(lease, None, manager), None))
     }
 
-    pub(super) fn replace(&mut self, namespace: &str, name: &str, lease: Value) -> Answer {
+    pub(super) fn replace(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        lease: Value,
+        manager: &str,
+    ) -> Answer {
         if text(&lease, "name") != name {
             return status(400, "BadRequest", "the name of the object does not match the URL");
         }
-        if let Err(refusal) = validate(&lease) {
+        if let Err(refusal) = validate(namespace, &lease) {
             return refusal;
         }
         let before = self.leases.get(&(namespace.into(), name.into())).cloned();
@@ -104,7 +125,10 @@ impl State {
             if !uid.is_empty() {
                 return conflict(name, "Precondition failed: UID in precondition");
             }
-            return (201, self.store(namespace, name, lease, None));
+            if !self.namespaces.contains(namespace) {
+                return no_namespace(namespace);
+            }
+            return (201, self.store(namespace, name, managed(lease, None, manager), None));
         };
         if !uid.is_empty() && uid != text(&before, "uid") {
             return conflict(name, "Precondition failed: UID in precondition");
@@ -119,15 +143,21 @@ impl State {
         if version != text(&before, "resourceVersion") {
             return conflict(name, "the object has been modified");
         }
-        let stored = self.shaped(
+        let mut stored = self.shaped(
             namespace,
             name,
             lease,
             Some(&before),
             &before["metadata"]["resourceVersion"],
         );
+        stored["metadata"]["managedFields"] = before["metadata"]["managedFields"].clone();
         if stored == before {
             return (200, before);
+        }
+        let stored = managed(stored, Some(&before), manager);
+        if is_going(&stored) && !has_finalizers(&stored) {
+            self.remove(namespace, name);
+            return (200, stored);
         }
         (200, self.store(namespace, name, stored, Some(&before)))
     }
@@ -141,11 +171,29 @@ impl State {
                 return conflict(name, "Precondition failed");
             }
         }
-        let Some(mut last) = self.leases.remove(&key) else { return not_found(name) };
+        if has_finalizers(before) {
+            let mut going = before.clone();
+            if !is_going(&going) {
+                self.revision += 1;
+                let metadata = &mut going["metadata"];
+                metadata["resourceVersion"] = self.revision.to_string().into();
+                metadata["deletionTimestamp"] = "2024-01-01T00:00:00Z".into();
+                metadata["deletionGracePeriodSeconds"] = 0.into();
+                self.leases.insert(key, going.clone());
+                self.log(namespace, "MODIFIED", going.clone());
+            }
+            return (200, going);
+        }
+        self.remove(namespace, name);
+        (200, json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
+    }
+
+    fn remove(&mut self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(mut last) = self.leases.remove(&key) else { return };
         self.revision += 1;
         last["metadata"]["resourceVersion"] = self.revision.to_string().into();
         self.log(namespace, "DELETED", last);
-        (200, json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
     }
 
     /// One page. The pages of one list show one revision.
@@ -226,8 +274,11 @@ impl State {
         metadata["resourceVersion"] = version.clone();
         match before {
             Some(before) => {
-                for field in ["uid", "creationTimestamp"] {
-                    metadata[field] = before["metadata"][field].clone();
+                for field in ["uid", "creationTimestamp", "deletionTimestamp"] {
+                    match &before["metadata"][field] {
+                        Value::Null => drop(metadata.as_object_mut().map(|m| m.remove(field))),
+                        value => metadata[field] = value.clone(),
+                    }
                 }
             }
             None => {
@@ -245,54 +296,40 @@ impl State {
     }
 }
 
+fn is_going(lease: &Value) -> bool {
+    !text(lease, "deletionTimestamp").is_empty()
+}
+
+fn has_finalizers(lease: &Value) -> bool {
+    lease["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// Notes who wrote it, beside those who wrote before.
+fn managed(mut lease: Value, before: Option<&Value>, manager: &str) -> Value {
+    let entries = before.and_then(|before| before["metadata"]["managedFields"].as_array());
+    let others = entries.into_iter().flatten().filter(|entry| entry["manager"] != manager);
+    let mut entries: Vec<Value> = others.cloned().collect();
+    entries.push(json!({"manager": manager, "operation": "Update",
+        "apiVersion": "coordination.k8s.io/v1", "time": "2024-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}));
+    lease["metadata"]["managedFields"] = entries.into();
+    lease
+}
+
 fn not_found(name: &str) -> Answer {
-    status(404, "NotFound", &format!("leases.coordination.k8s.io {name:?} not found"))
+    let message = format!("leases.coordination.k8s.io {name:?} not found");
+    status_of(404, "NotFound", &message, "leases", name)
+}
+
+fn no_namespace(name: &str) -> Answer {
+    let message = format!("namespaces {name:?} not found");
+    status_of(404, "NotFound", &message, "namespaces", name)
 }
 
 fn conflict(name: &str, why: &str) -> Answer {
     let message =
         format!("Operation cannot be fulfilled on leases.coordination.k8s.io {name:?}: {why}");
     status(409, "Conflict", &message)
-}
-
-/// What the server demands of a Lease.
-fn validate(lease: &Value) -> Result<(), Answer> {
-    let invalid = |what: &str| Err(status(422, "Invalid", what));
-    let label = |label: &str| {
-        let inner = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
-        let edge = |c: char| c.is_ascii_alphanumeric();
-        label.bytes().all(inner) && label.starts_with(edge) && label.ends_with(edge)
-    };
-    let name = text(lease, "name");
-    if name.is_empty() || name.len() > 253 || !name.split('.').all(label) {
-        return invalid(&format!("metadata.name: {name:?} is no lowercase RFC 1123 subdomain"));
-    }
-    let spec = &lease["spec"];
-    if spec["leaseDurationSeconds"].as_i64().is_some_and(|seconds| seconds <= 0) {
-        return invalid("spec.leaseDurationSeconds: must be greater than 0");
-    }
-    if spec["leaseTransitions"].as_i64().is_some_and(|count| count < 0) {
-        return invalid("spec.leaseTransitions: must be greater than or equal to 0");
-    }
-    let none = Map::new();
-    let annotations = lease["metadata"]["annotations"].as_object().unwrap_or(&none);
-    let bytes = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
-    if annotations.iter().map(bytes).sum::<usize>() > 256 * 1024 {
-        return invalid("metadata.annotations: Too long: may not be more than 262144 bytes");
-    }
-    let labels = lease["metadata"]["labels"].as_object().unwrap_or(&none);
-    let value_fits = |value: &Value| {
-        let value = value.as_str().unwrap_or("/");
-        let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let edge = |c: char| c.is_ascii_alphanumeric();
-        value.len() <= 63
-            && value.chars().all(inner)
-            && (value.is_empty() || (value.starts_with(edge) && value.ends_with(edge)))
-    };
-    match labels.iter().find(|(_, value)| !value_fits(value)) {
-        Some((key, value)) => invalid(&format!("metadata.labels: {key}: {value}")),
-        None => Ok(()),
-    }
 }
 
 /// Selectors of the form `a=b,c=d`.

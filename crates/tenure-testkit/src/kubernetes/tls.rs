@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 pub(super) struct Tls {
     pub(super) acceptor: TlsAcceptor,
     pub(super) authority: String,
+    pub(super) authority_pem: String,
     pub(super) client_certificate: String,
     pub(super) client_key: String,
 }
@@ -51,6 +52,7 @@ impl Tls {
         Ok(Self {
             acceptor: TlsAcceptor::from(Arc::new(config)),
             authority: STANDARD.encode(authority.pem()),
+            authority_pem: authority.pem(),
             client_certificate: STANDARD.encode(client.pem()),
             client_key: STANDARD.encode(client_key.serialize_pem()),
         })

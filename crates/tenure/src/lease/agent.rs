@@ -17,6 +17,7 @@ use super::{LeaseMetrics, Loss, Options, Owner, renewal, usher};
 use crate::clock::SharedClock;
 use crate::random::SharedRandom;
 use crate::store::{Batch, Store};
+use crate::{Error, Result};
 
 /// The shared middle of a coordinator.
 pub(crate) struct Agent {
@@ -208,7 +209,11 @@ impl Agent {
     }
 
     /// Resolves once news arrives, so that a line can be joined without missing any.
-    pub(crate) async fn lines_open(self: &Arc<Self>) {
+    ///
+    /// # Errors
+    /// If the store refuses to tell any: waiting would be in vain.
+    pub(crate) async fn lines_open(self: &Arc<Self>) -> Result<()> {
+        let mut has_waited = false;
         loop {
             let opened = self.opened.notified();
             tokio::pin!(opened);
@@ -216,7 +221,11 @@ impl Agent {
             let start = {
                 let mut lines = self.lines();
                 if lines.open {
-                    return;
+                    return Ok(());
+                }
+                // What was refused to others before is asked for once more.
+                if let Some(error) = lines.refused.as_ref().filter(|_| has_waited) {
+                    return Err(error.clone());
                 }
                 !std::mem::replace(&mut lines.running, true)
             };
@@ -224,15 +233,34 @@ impl Agent {
                 self.spawn(usher::run(Arc::downgrade(self)));
             }
             opened.await;
+            has_waited = true;
         }
     }
 
     pub(crate) fn open_lines(&self) {
         let mut lines = self.lines();
         lines.open = true;
+        lines.refused = None;
         lines.forget(self.clock.uptime());
         drop(lines);
         self.opened.notify_waiters();
+    }
+
+    /// The store cannot be watched. Where that is no matter of time, whoever is about to join is told,
+    /// and if nobody waits in line already there is no more to do: then it is true.
+    pub(crate) fn lines_failed(&self, error: &Error) -> bool {
+        if !matches!(error, Error::Refused { .. }) {
+            return false;
+        }
+        let mut lines = self.lines();
+        lines.refused = Some(error.clone());
+        let ended = lines.is_empty();
+        if ended {
+            lines.running = false;
+        }
+        drop(lines);
+        self.opened.notify_waiters();
+        ended
     }
 
     pub(crate) fn close_lines(&self) {

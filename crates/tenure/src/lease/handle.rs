@@ -35,6 +35,11 @@ impl Lease {
         &self.agent
     }
 
+    /// The line of those who wait for it.
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
     /// What is held, as people write it.
     pub fn id(&self) -> &str {
         &self.held.key.id

@@ -10,8 +10,8 @@ use super::Owner;
 use super::line::{Line, Next};
 use super::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
 use super::turn::Turn;
-use crate::Object;
 use crate::store::{Batch, Event};
+use crate::{Error, Object};
 
 /// The nonce of the note that a group of slots was resized: whoever waits should try.
 pub(crate) const RESIZED: &str = "resized";
@@ -39,6 +39,8 @@ pub(crate) struct Lines {
     pub(crate) waiting: usize,
     /// News arrives, so that lines can be joined.
     pub(crate) open: bool,
+    /// The store refuses to tell news, so that no line can be joined.
+    pub(crate) refused: Option<Error>,
     /// Somebody works for the lines.
     pub(crate) running: bool,
 }

@@ -34,6 +34,9 @@
 
 mod acquire;
 mod agent;
+mod asking;
+#[cfg(test)]
+mod asking_tests;
 mod claim;
 mod coordinator;
 #[cfg(test)]
@@ -46,6 +49,7 @@ mod flaw;
 mod handle;
 mod heartbeat;
 mod held;
+mod history;
 #[cfg(test)]
 mod holding_tests;
 mod home;
@@ -82,12 +86,14 @@ mod usher;
 mod watching;
 mod witness;
 
+pub use asking::HandOverRequest;
 pub use coordinator::{Builder, Coordinator, Status};
 pub use deed::{Deed, Renewed};
 pub use election::Election;
 #[cfg(feature = "flaws")]
 pub use flaw::Flaw;
 pub use handle::Lease;
+pub use history::{History, Older, PastTenure, TenureEnd};
 pub use home::Spawn;
 pub use hooks::{Draft, Hooks, ReapHook, Subject};
 pub use loss::Loss;
@@ -98,8 +104,8 @@ pub use recipe::{
     LEASE_ACQUIRE_INTERVAL, LEASE_RENEWAL_INTERVAL, LEASE_TTL, LeaseGuard, ReconcilerLease,
 };
 pub use record::{
-    LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER, WaiterInfo,
-    WaiterRecord, lease_key,
+    HAND_OVER, LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER,
+    WaiterInfo, WaiterRecord, lease_key,
 };
 pub use release::Outcome as ReleaseOutcome;
 pub use scope::{Namespace, Scope};

@@ -26,6 +26,8 @@ pub const SLOTS: &str = "lease-slots";
 pub const READERS: &str = "lease-readers";
 /// Why a lease was revoked (`scope#nonce`), for its holder to read.
 pub const REVOKED: &str = "lease-revoked";
+/// That somebody asks the holder of this nonce (`scope#nonce`) to hand over.
+pub const HAND_OVER: &str = "lease-hand-over";
 
 /// What a holder tells about itself, for instance its address.
 pub type Metadata = BTreeMap<String, String>;

@@ -326,15 +326,10 @@ pub(crate) async fn compose_hand_over(
     }
     can_be_handed_over(&held.key.id)?;
     let Some((waiter, place, record)) = find_waiter(agent, line, successor).await? else {
-        return Err(Error::invalid(
-            format!("successor {successor:?}"),
-            format!("it does not wait for {line}; it has to ask for it with a wait first"),
-        ));
+        return Err(waits_not(successor, line));
     };
     if record.no_hand_over {
-        let reason = "it waits for several scopes at once, or to read, or with hooks that only it can \
-                      run; release the lease instead, for the first in line";
-        return Err(Error::invalid(format!("successor {successor:?}"), reason));
+        return Err(no_hand_over(successor));
     }
     let nonce = untagged(&waiter.id).map_or("", |(_, nonce)| nonce).to_owned();
     let lease = LeaseRecord {
@@ -361,8 +356,23 @@ pub(crate) async fn compose_hand_over(
     Ok((commit, format!("{}#{}", record.holder, record.start)))
 }
 
+/// Said where nobody of this name is in line.
+pub(crate) fn waits_not(successor: &str, line: &str) -> Error {
+    Error::invalid(
+        format!("successor {successor:?}"),
+        format!("it does not wait for {line}; it has to ask for it with a wait first"),
+    )
+}
+
+/// Said where one that waits can have what it waits for only by itself.
+pub(crate) fn no_hand_over(successor: &str) -> Error {
+    let reason = "it waits for several scopes at once, or to read, or with hooks that only it can \
+                  run; release the lease instead, for the first in line";
+    Error::invalid(format!("successor {successor:?}"), reason)
+}
+
 /// The first in line of this name; one that a hand-over can satisfy if there is any.
-async fn find_waiter(
+pub(crate) async fn find_waiter(
     agent: &Agent,
     line: &str,
     successor: &str,

@@ -119,6 +119,18 @@ impl Coordinator {
 }
 
 impl Slots {
+    pub(super) fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    pub(super) fn line(&self) -> &str {
+        &self.line
+    }
+
+    pub(super) fn slot_key(&self, index: u32) -> Key {
+        slot_key(&self.group, index)
+    }
+
     /// Acquires a slot. See [`Coordinator::acquire_slot`] for the count.
     ///
     /// # Errors

@@ -45,7 +45,12 @@ pub(crate) async fn run(weak: Weak<Agent>) {
                     return;
                 }
             }
-            Err(error) => tracing::debug!(%error, "the store cannot be watched; trying again"),
+            Err(error) => {
+                tracing::debug!(%error, "the store cannot be watched; trying again");
+                if agent.lines_failed(&error) {
+                    return;
+                }
+            }
         }
         if let Some(agent) = weak.upgrade() {
             agent.close_lines();

@@ -40,6 +40,9 @@ pub struct Capabilities {
     pub reach: Reach,
     /// What an acknowledged commit survives.
     pub durability: Durability,
+    /// How many servers keep what was committed; a majority of them has it when it is acknowledged.
+    /// `None` if a client cannot tell.
+    pub replicas: Option<u32>,
     /// The most it takes.
     pub limits: Limits,
 }
@@ -193,6 +196,13 @@ impl Capabilities {
         }
     }
 
+    fn replicas_text(&self) -> String {
+        match self.replicas {
+            Some(count) => count.to_string(),
+            None => Durability::Server.to_string(),
+        }
+    }
+
     /// Every promise as a row for people: what, and this backend's answer.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let yes = |b: bool| if b { "yes" } else { "no" }.to_owned();
@@ -210,6 +220,7 @@ impl Capabilities {
             ("expiry clock", format!("{:?}", self.expiry_clock).to_lowercase()),
             ("shared by", format!("{:?}", self.reach).to_lowercase()),
             ("durability", self.durability.to_string()),
+            ("replicas", self.replicas_text()),
             ("payload limit", format!("{} bytes", limits.payload_bytes)),
             ("commit limit", format!("{} operations", limits.commit_operations)),
             ("touch limit", format!("{} objects", limits.touches)),

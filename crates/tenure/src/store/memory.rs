@@ -98,6 +98,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Process,
         reach: Reach::Process,
         durability: Durability::Volatile,
+        replicas: Some(1),
         limits: Limits::DEFAULT,
     }
 }

@@ -99,7 +99,8 @@ impl CrashPoint {
         for (path, before) in std::mem::take(&mut state.entries).into_iter().rev() {
             match before {
                 Some(old) => std::fs::write(&path, old).unwrap(),
-                None if path.is_dir() => drop(std::fs::remove_dir(&path)),
+                // What is in a folder goes with it.
+                None if path.is_dir() => drop(std::fs::remove_dir_all(&path)),
                 None => drop(std::fs::remove_file(&path)),
             }
         }

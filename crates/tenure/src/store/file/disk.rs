@@ -4,11 +4,14 @@
 //! the tests can stop the world (as a kill would) or cut the power before any single step, see
 //! [`super::crash`].
 
-use std::fs::{File, OpenOptions};
+use std::collections::HashMap;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use super::BACKEND;
 use super::layout::TEMP_PREFIX;
@@ -17,6 +20,17 @@ use crate::{Error, Result};
 
 /// Threads that flush side by side.
 const FLUSHERS: usize = 8;
+/// Folders at most that are known to be on the disk. Beyond, they are looked at anew.
+const FOLDERS: usize = 4096;
+
+/// Tells a folder from one that another process made in its place: number and time of birth.
+type Identity = (u64, Option<SystemTime>);
+
+/// `None` if there is no such folder.
+fn identity(folder: &Path) -> Option<Identity> {
+    let meta = std::fs::metadata(folder).ok().filter(Metadata::is_dir)?;
+    Some((meta.ino(), meta.created().ok()))
+}
 
 /// Turns an operating system's error into what the caller can do about it.
 pub(super) fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
@@ -53,6 +67,8 @@ pub(super) struct Disk {
     /// Tells this store's temp files from those of other processes, also of other containers.
     nonce: String,
     temps: AtomicU64,
+    /// Folders that this process knows to be on the disk.
+    durable: Mutex<HashMap<PathBuf, Identity>>,
     #[cfg(test)]
     pub(super) crash: Option<std::sync::Arc<super::crash::CrashPoint>>,
 }
@@ -64,6 +80,7 @@ impl Disk {
         Self {
             nonce,
             temps: AtomicU64::new(0),
+            durable: Mutex::default(),
             #[cfg(test)]
             crash: None,
         }
@@ -118,21 +135,37 @@ impl Disk {
         })
     }
 
-    /// Creates a folder below `root` with all that is missing above it, durably.
+    /// Creates a folder below `root` with all that is missing above it, durably. One that is there may
+    /// have been made by somebody who was killed before that was flushed, so what is above it is
+    /// flushed at first sight.
     pub(super) fn ensure_folder(&self, root: &Path, folder: &Path) -> Result<()> {
-        if folder == root || folder.is_dir() {
+        let Some(parent) = folder.parent().filter(|_| folder != root) else { return Ok(()) };
+        let there = identity(folder);
+        if there.is_some() && self.durable().get(folder) == there.as_ref() {
             return Ok(());
         }
-        let Some(parent) = folder.parent() else { return Ok(()) };
         self.ensure_folder(root, parent)?;
-        self.before(Step::CreateFolder(folder))?;
-        match std::fs::create_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed("create folder", folder, &error));
+        if there.is_none() {
+            self.before(Step::CreateFolder(folder))?;
+            match std::fs::create_dir(folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed("create folder", folder, &error));
+                }
+                _ => {}
             }
-            _ => {}
         }
-        self.sync_folders(&[parent])
+        let made = identity(folder);
+        self.sync_folders(&[parent])?;
+        let mut durable = self.durable();
+        if durable.len() >= FOLDERS {
+            durable.clear();
+        }
+        durable.extend(made.map(|made| (folder.to_owned(), made)));
+        Ok(())
+    }
+
+    fn durable(&self) -> MutexGuard<'_, HashMap<PathBuf, Identity>> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces a whole file: temp file, flush, rename, flush of the folder.

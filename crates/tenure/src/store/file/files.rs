@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Disk, failed};
-use super::head::Head;
+use super::head::{Admission, Head};
 use super::layout::{Layout, TEMP_PREFIX, continues, decode};
 use super::locks::{Held, Locks, Mode};
 use super::record::{self, Sealed, Stored, seal};
@@ -21,6 +21,7 @@ pub(super) struct Files {
     pub(super) locks: Locks,
     pub(super) head_file: File,
     pub(super) boot_id: String,
+    admission: Admission,
 }
 
 /// The store, locked and in order.
@@ -69,7 +70,7 @@ impl Files {
         let head_file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let head_file = head_file.map_err(|error| failed("open", &path, &error))?;
-        Ok(Self { layout, disk, locks, head_file, boot_id })
+        Ok(Self { layout, disk, locks, head_file, boot_id, admission: Admission::default() })
     }
 
     /// Beside other readers and touches; no commit is under way.
@@ -86,9 +87,17 @@ impl Files {
         Err(Error::unavailable(BACKEND, "commits keep being left half done; see who is crashing"))
     }
 
-    /// Alone.
+    /// Beside other readers and touches, to write.
+    pub(super) fn shared_to_write(&self) -> Result<Session> {
+        let session = self.shared()?;
+        self.admission.check(&self.layout)?;
+        Ok(session)
+    }
+
+    /// Alone, to write.
     pub(super) fn exclusive(&self) -> Result<Session> {
         let held = self.locks.store(Mode::Exclusive)?;
+        self.admission.check(&self.layout)?;
         let head = match self.clean_head()? {
             Some(head) => head,
             None => recover::recover(self)?,

@@ -6,7 +6,8 @@
 //! another boot, where an older head may have come back after a power cut, history is looked at.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -104,8 +105,39 @@ struct Format {
 /// Refuses a store made for other programs, and marks a new one. One that lets in programs which would be
 /// unsafe beside this one does so no longer.
 pub(super) fn check_format(layout: &Layout, disk: &Disk) -> Result<()> {
+    match allowed(layout)? {
+        Some(level) if level >= WRITER_LEVEL => Ok(()),
+        _ => write_format(layout, disk),
+    }
+}
+
+/// Looks whether this program may still write: a newer one may have opened the store meanwhile. The file is
+/// read again only if it was replaced.
+#[derive(Debug, Default)]
+pub(super) struct Admission(Mutex<Option<Stamp>>);
+
+/// What changes when a file is replaced: number, length, and when it was written.
+type Stamp = (u64, u64, i64, i64);
+
+impl Admission {
+    pub(super) fn check(&self, layout: &Layout) -> Result<()> {
+        let stamp = match std::fs::metadata(layout.format()) {
+            Ok(meta) => Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())),
+            Err(_) => None,
+        };
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if stamp.is_none() || *seen != stamp {
+            allowed(layout)?;
+            *seen = stamp;
+        }
+        Ok(())
+    }
+}
+
+/// The lowest writer level that the store accepts, if it says one; refuses if this program may not write.
+fn allowed(layout: &Layout) -> Result<Option<u32>> {
     let path = layout.format();
-    let Some(bytes) = super::read_file(&path)? else { return write_format(layout, disk) };
+    let Some(bytes) = super::read_file(&path)? else { return Ok(None) };
     let format: Format = serde_json::from_slice(&bytes).map_err(|error| {
         Error::corrupt(
             BACKEND,
@@ -123,7 +155,7 @@ pub(super) fn check_format(layout: &Layout, disk: &Disk) -> Result<()> {
         });
     }
     check_writer(BACKEND, format.min_writer)?;
-    if format.min_writer < WRITER_LEVEL { write_format(layout, disk) } else { Ok(()) }
+    Ok(Some(format.min_writer))
 }
 
 fn write_format(layout: &Layout, disk: &Disk) -> Result<()> {

@@ -187,6 +187,7 @@ pub fn capabilities() -> Capabilities {
         expiry_clock: ExpiryClock::Host,
         reach: Reach::Host,
         durability: Durability::Flushed,
+        replicas: Some(1),
         // A touch rewrites and flushes a file; more of them would outlast a caller's patience.
         limits: Limits { touches: 1_000, ..Limits::DEFAULT },
     }

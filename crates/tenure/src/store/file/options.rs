@@ -1,5 +1,7 @@
 //! Opening a store: what can be chosen, and what is checked first.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,8 +119,12 @@ impl FileOptions {
     }
 
     fn prepare(&self, folder: &Path) -> Result<PathBuf> {
+        let missing =
+            folder.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists());
+        let missing = missing.count();
         std::fs::create_dir_all(folder).map_err(|error| failed("create folder", folder, &error))?;
         let root = folder.canonicalize().map_err(|error| failed("find", folder, &error))?;
+        flush_above(&root, missing)?;
         if root.as_os_str().len() > ROOT_BYTES {
             return Err(Error::invalid(
                 format!("folder {}", root.display()),
@@ -154,6 +160,27 @@ impl FileOptions {
         }
         Ok(time)
     }
+}
+
+/// Makes the store's folder durable, with so many folders above it as were made along with it. At least
+/// one is looked after: whoever made it may have been killed before it was flushed.
+fn flush_above(root: &Path, missing: usize) -> Result<()> {
+    for above in root.ancestors().skip(1).take(missing.max(1)) {
+        match File::open(above).and_then(|folder| folder.sync_all()) {
+            // A folder that we may pass through but not read was made by somebody else, and not every
+            // file system that a store lies below can flush folders.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied
+                        | io::ErrorKind::InvalidInput
+                        | io::ErrorKind::Unsupported
+                ) => {}
+            Err(error) => return Err(failed("flush folder", above, &error)),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a folder that is in use for something else, before anything is written into it.

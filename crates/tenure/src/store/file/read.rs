@@ -14,7 +14,7 @@ impl Core {
         let _between_commits = self.files.shared()?;
         let now_ms = self.time.now_ms();
         let row = self.files.read_object(key)?.map(|stored| stored.row);
-        Ok(row.and_then(|row| self.look(&row, now_ms)))
+        row.map_or(Ok(None), |row| self.look(&row, now_ms))
     }
 
     pub(super) fn list(&self, query: &Query) -> Result<Page> {
@@ -34,7 +34,7 @@ impl Core {
         }
         let stored = self.files.read_object(&Key::new(&query.kind, id))?;
         if let Some(stored) = stored.filter(|stored| query.matches(&stored.row.object)) {
-            page.objects.extend(self.look(&stored.row, now_ms));
+            page.objects.extend(self.look(&stored.row, now_ms)?);
         }
         Ok(page)
     }
@@ -56,7 +56,7 @@ impl Core {
             let Some(stored) = self.files.read_object(&Key::new(&query.kind, id))? else {
                 continue;
             };
-            let object = self.look(&stored.row, now_ms);
+            let object = self.look(&stored.row, now_ms)?;
             if let Some(object) = object.filter(|object| query.matches(object)) {
                 if page.objects.len() == query.limit {
                     page.next = page.objects.last().map(|last| last.key.id.clone());
@@ -69,13 +69,23 @@ impl Core {
         Ok(page)
     }
 
-    /// What a reader sees. An object found expired is noted, so that the next commit tidies up.
-    fn look(&self, row: &Row, now_ms: i64) -> Option<Object> {
+    /// What a reader sees, while the store is locked shared. What looks expired is read once more under
+    /// the lock of its key: a touch that was decided in time may still be on its way to the disk, and an
+    /// object must never seem gone and then be there again. An object found expired is noted, so that the
+    /// next commit tidies up.
+    fn look(&self, row: &Row, now_ms: i64) -> Result<Option<Object>> {
         let object = row.read(now_ms);
-        if object.is_none() {
-            self.expiries().set(&row.object.key, row.expires_at_ms);
+        if object.is_some() {
+            return Ok(object);
         }
-        object
+        let key = &row.object.key;
+        let _no_touch = self.files.locks.keys(std::iter::once(key))?;
+        let Some(stored) = self.files.read_object(key)? else { return Ok(None) };
+        let object = stored.row.read(now_ms);
+        if object.is_none() {
+            self.expiries().set(key, stored.row.expires_at_ms);
+        }
+        Ok(object)
     }
 
     /// Learns when objects expire, a kind at a time.

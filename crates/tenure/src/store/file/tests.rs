@@ -284,6 +284,31 @@ async fn foreign_folders_and_newer_stores_are_refused() {
 }
 
 #[tokio::test]
+async fn a_newer_program_that_opens_the_store_keeps_us_from_writing_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let life = Duration::from_secs(60);
+    let revision = store.commit(Put::new(key("a"), "1").ttl(life)).await.unwrap().revision.unwrap();
+    let format = folder.path().join("store.json");
+    let text = std::fs::read_to_string(&format).unwrap();
+    let replace = |text: &str| {
+        let next = folder.path().join("store.next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(&next, &format).unwrap();
+    };
+    replace(&text.replace("\"min_writer\":1", "\"min_writer\":9"));
+    let touch = Touch { key: key("a"), revision, ttl: life };
+    let refused = store.commit(Put::new(key("a"), "2")).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    let refused = store.touch(vec![touch.clone()]).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().payload.as_ref(), b"1");
+    replace(&text);
+    store.commit(Put::new(key("b"), "2")).await.unwrap();
+    store.touch(vec![touch]).await.unwrap().remove(0).unwrap();
+}
+
+#[tokio::test]
 async fn pages_are_bounded_and_complete() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
@@ -346,5 +371,40 @@ async fn random_commits_agree_with_the_memory_store() {
         };
         let (a, b) = (file.list_all(&all).await.unwrap(), memory.list_all(&all).await.unwrap());
         assert_eq!(ids(a), ids(b), "round {round}");
+    }
+}
+
+/// A touch that was decided in time and is not on the disk yet when the old life ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_prolonged_does_not_seem_gone_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = ManualClock::new();
+    let (store, other) =
+        (open_at(folder.path(), &clock, "boot"), open_at(folder.path(), &clock, "boot"));
+    let life = Duration::from_secs(1);
+    let mut revision = None;
+    for _ in 0..40 {
+        let put = Put::new(key("a"), "x").ttl(life);
+        revision = store.commit(put).await.unwrap().revision.or(revision);
+        clock.advance(life - Duration::from_millis(1));
+        let touch = Touch { key: key("a"), revision: revision.unwrap(), ttl: life };
+        let touching = tokio::spawn({
+            let store = store.clone();
+            async move { store.touch(vec![touch]).await.unwrap().remove(0) }
+        });
+        let step = clock.clone();
+        tokio::task::yield_now().await;
+        step.advance(Duration::from_millis(2));
+        let (read, listed) = (
+            other.get(&key("a")).await.unwrap(),
+            other.list_all(&Query::new("order")).await.unwrap(),
+        );
+        if touching.await.unwrap().is_ok() {
+            assert!(read.is_some() && !listed.is_empty(), "gone while it was prolonged");
+        } else {
+            assert!(read.is_none() && listed.is_empty());
+            revision = None;
+        }
+        clock.advance(life * 2);
     }
 }

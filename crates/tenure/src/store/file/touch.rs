@@ -30,7 +30,7 @@ impl Core {
     }
 
     fn touch_some(&self, touches: &[Touch]) -> Result<Vec<Result<Touched>>> {
-        let _no_commit = self.files.shared()?;
+        let _no_commit = self.files.shared_to_write()?;
         let _alone = self.files.locks.keys(touches.iter().map(|touch| &touch.key))?;
         let now_ms = self.time.now_ms();
         let drafts: Vec<_> = touches.iter().map(|touch| self.draft(touch, now_ms)).collect();

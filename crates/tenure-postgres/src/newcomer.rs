@@ -1,0 +1,160 @@
+//! The first look at the clock, of a process that has just connected.
+//!
+//! It remembers nothing, so it cannot tell a clock that was stepped a moment ago from one that was
+//! not. Others can: every process that is connected knows what time it should be by its own steady
+//! clock. So it asks them, by a notification, to look at the server's clock and to put the record
+//! right, and waits until one of them has done so. The instant of that look lies between two of its
+//! own, and its own steady clock tells that the server's was not stepped between those.
+//!
+//! Where nobody else is connected, there is nobody to ask, and the record counts. Those who are there
+//! and do not answer, because they are frozen or their machine is gone, are waited for a few seconds
+//! at most. [`crate::listen`] is the other side.
+
+use std::time::Duration;
+
+use tenure::Result;
+use tenure::clock::{Clock as _, SystemClock};
+use tokio_postgres::types::Type;
+
+use crate::connection::quoted;
+use crate::error::Failure;
+use crate::listen::{Line, Names};
+use crate::time::{Glance, Sample, Timekeeper, WALL_MS, went_steadily};
+
+/// How long those who do not answer hold a newcomer up.
+const BOUND: Duration = Duration::from_secs(3);
+/// The first wait for an answer, after which it looks whether those who were asked are still there.
+/// Each one after it is twice as long, up to [`LONGEST`].
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(400);
+/// So many are asked first; all of them only if none of these has answered by then.
+const ASKED_FIRST: usize = 3;
+const ASK_ALL_AFTER: Duration = Duration::from_millis(150);
+
+/// One look at the server.
+struct Look {
+    sent: Duration,
+    received: Duration,
+    sample: Sample,
+    /// The sessions with which other processes listen.
+    others: Vec<i32>,
+}
+
+/// Learns the store's time, so that no step of the server's clock until now matters.
+pub(crate) async fn agree(
+    line: &mut Line,
+    names: &Names,
+    time: &Timekeeper,
+    patience: Duration,
+) -> Result<()> {
+    let agreed = tokio::time::timeout(patience + BOUND, settle(line, names, time)).await;
+    agreed
+        .unwrap_or_else(|_| Err(Failure::timeout("the first look at the clock", patience)))
+        .map_err(|failure| failure.error)
+}
+
+async fn settle(line: &mut Line, names: &Names, time: &Timekeeper) -> Result<(), Failure> {
+    let mut before = look(line, names, time).await?;
+    if before.others.is_empty() {
+        time.learn(before.sent, before.received, before.sample);
+        return Ok(());
+    }
+    let answers = names.answers_to(line.pid);
+    line.session.client.batch_execute(&format!("listen {}", quoted(&answers))).await?;
+    let begun = SystemClock.uptime();
+    let mut wait = SHORTEST;
+    // Answers to a question of before a step say nothing about the time after it.
+    let mut question = 1_u32;
+    ask(line, names, question, &first_asked(&before.others, line.pid)).await?;
+    let after = loop {
+        let answered = heard(line, &answers, question, wait).await;
+        let after = look(line, names, time).await?;
+        let steadily = went_steadily(before.glance(), after.glance());
+        if after.others.is_empty() || (answered && steadily) {
+            break after;
+        }
+        let waited = SystemClock.uptime().saturating_sub(begun);
+        if waited >= BOUND {
+            tracing::warn!(
+                others = after.others.len(),
+                "nobody else who uses this database answers; the server's clock is taken as it is"
+            );
+            break after;
+        }
+        let stepped = !steadily;
+        if stepped {
+            (before, question) = (after, question + 1);
+        }
+        if stepped || waited >= ASK_ALL_AFTER {
+            ask(line, names, question, "*").await?;
+        }
+        wait = (wait * 2).min(LONGEST);
+    };
+    time.learn(after.sent, after.received, after.sample);
+    line.session.client.batch_execute(&format!("unlisten {}", quoted(&answers))).await?;
+    Ok(())
+}
+
+impl Look {
+    fn glance(&self) -> Glance {
+        (self.sent, self.received, self.sample.wall_ms)
+    }
+}
+
+async fn look(line: &Line, names: &Names, time: &Timekeeper) -> Result<Look, Failure> {
+    // Everybody may see the names of sessions, whoever they belong to.
+    let sql = format!(
+        "select array(select pid from pg_catalog.pg_stat_activity \
+           where application_name = $1 and datname = current_database() \
+             and pid <> pg_backend_pid() order by pid), \
+         {WALL_MS}, clock_offset_ms, clock_last_ms from tenure_meta"
+    );
+    let sent = time.uptime();
+    let row = line.session.client.query_typed_one(&sql, &[(&names.presence, Type::TEXT)]).await?;
+    let received = time.uptime();
+    let sample = Sample { wall_ms: row.get(1), offset_ms: row.get(2), last_ms: row.get(3) };
+    Ok(Look { sent, received, sample, others: row.get(0) })
+}
+
+/// Not always the same ones.
+fn first_asked(others: &[i32], own: i32) -> String {
+    let skipped = usize::try_from(own).unwrap_or(0) % others.len().max(1);
+    let asked = others.iter().cycle().skip(skipped).take(others.len().min(ASKED_FIRST));
+    asked.map(i32::to_string).collect::<Vec<_>>().join(",")
+}
+
+async fn ask(line: &Line, names: &Names, question: u32, asked: &str) -> Result<(), Failure> {
+    let payload = format!("{question} {asked}");
+    let parameters = [(&names.clock as _, Type::TEXT), (&payload as _, Type::TEXT)];
+    line.session.client.query_typed("select pg_notify($1, $2)", &parameters).await?;
+    Ok(())
+}
+
+/// Whether an answer to this question came in time.
+async fn heard(line: &mut Line, answers: &str, question: u32, within: Duration) -> bool {
+    let question = question.to_string();
+    let hearing = async {
+        while let Some(heard) = line.notifications.recv().await {
+            if heard.channel() == answers && heard.payload() == question {
+                return true;
+            }
+        }
+        // The session is gone, which the next look notices.
+        false
+    };
+    tokio::time::timeout(within, hearing).await.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_asked_first_and_not_always_the_same() {
+        assert_eq!(first_asked(&[7], 100), "7");
+        assert_eq!(first_asked(&[7, 8], 101), "8,7");
+        assert_eq!(first_asked(&[1, 2, 3, 4, 5], 4), "5,1,2");
+        assert_eq!(first_asked(&[1, 2, 3, 4, 5], 0), "1,2,3");
+        assert_eq!(first_asked(&[], 3), "");
+    }
+}
