@@ -52,15 +52,20 @@ const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.to
 
 /// The server's clock is asked for every row, behind its lock: a life that ended while we waited for
 /// the lock has ended.
+///
+/// A life is counted from when it was asked for (`$6`), but the statement may be long on its way, and
+/// another touch may have overtaken it. What that one gave is not taken away: of the life that is there,
+/// as much stays as this touch would give at the instant it is carried out.
 fn all_sql() -> String {
+    let now = format!("{WALL_MS} + (select clock_offset_ms from tenure_meta)");
     format!(
         "with done as ( \
-           update objects o set expires_at_ms = w.expires_at_ms \
+           update objects o set expires_at_ms = greatest(w.expires_at_ms, \
+             least(o.expires_at_ms, {now} + w.expires_at_ms - $6::bigint)) \
            from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
              unnest($3::bigint[]) as revision, unnest($4::bigint[]) as expires_at_ms) w \
            where o.object_type = w.object_type and o.id = w.id and o.revision = w.revision \
-             and o.expires_at_ms > \
-               greatest({WALL_MS} + (select clock_offset_ms from tenure_meta), $5::bigint) \
+             and o.expires_at_ms > greatest({now}, $5::bigint) \
            returning 1) \
          select count(*) from done"
     )
@@ -197,8 +202,8 @@ impl Toucher {
         let revisions: Vec<i64> = sorted.iter().map(|touch| signed(touch.revision)).collect();
         // Counted from the latest that it can be by now, so no life is cut short.
         let expiries: Vec<i64> = sorted.iter().map(|touch| expiry(latest, touch.ttl)).collect();
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&kinds, &ids, &revisions, &expiries, &earliest];
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&kinds, &ids, &revisions, &expiries, &earliest, &latest];
         let sent = shared.time.sent();
         let both = join(
             client.query_one(&statements.all, &parameters),

@@ -259,6 +259,27 @@ impl Postgres {
         self.signal_all(Signal::CONT)
     }
 
+    /// Freezes these sessions alone, by the ids the server gives them: what they are asked stays unread.
+    pub fn pause_sessions(&self, pids: &[i32]) -> Result<()> {
+        self.signal_sessions(pids, Signal::STOP)
+    }
+
+    /// Undoes [`Postgres::pause_sessions`].
+    pub fn resume_sessions(&self, pids: &[i32]) -> Result<()> {
+        self.signal_sessions(pids, Signal::CONT)
+    }
+
+    fn signal_sessions(&self, pids: &[i32], signal: Signal) -> Result<()> {
+        let server = self.server.as_ref().context("the server is stopped")?;
+        let family = family(pid_of(server)?);
+        for &pid in pids {
+            let ours = family.iter().find(|process| process.as_raw_nonzero().get() == pid);
+            let ours = ours.with_context(|| format!("{pid} is no session of this server"))?;
+            kill_process(*ours, signal)?;
+        }
+        Ok(())
+    }
+
     /// Steps the server's wall clock; its steady clocks go on as if nothing had happened.
     pub fn step_clock(&mut self, by_seconds: i64) -> Result<()> {
         let clock = self.clock.as_mut();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tenure::clock::{Clock, SystemClock};
 use tenure::store::{Put, Query, Store, Touch};
 use tenure::{Error, Object};
 use tenure_conformance::harness::Trials;
@@ -17,6 +18,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("midway::a_put_in_time_is_found_however_late_it_is_seen", move || late(server));
     trials.test("midway::a_touch_that_fails_halfway_is_unknown", move || halfway(server));
     trials.test("midway::a_touch_without_an_answer_is_unknown", move || unanswered(server));
+    trials.test("midway::a_touch_that_was_overtaken_takes_no_life_away", move || overtaken(server));
 }
 
 /// An answer of the database that is one boolean.
@@ -116,4 +118,54 @@ async fn unanswered(server: Server) -> Outcome {
     store.close().await;
     owner.batch_execute(&format!("drop owned by {name}; drop role {name}")).await.or_fail()?;
     Ok(())
+}
+
+/// A renewal is held up on its way, another one overtakes it, and then the first one arrives after all:
+/// the life that the second one promised stays.
+async fn overtaken(server: Server) -> Outcome {
+    const APART: Duration = Duration::from_secs(1);
+    let url = server.fresh_database()?;
+    let (store, other) = (connect(&url).await?, connect(&url).await?);
+    let touch = mortal(&store, "a").await?;
+    let sessions = sessions_that_touch(&store, &touch, &url).await?;
+    server.0.pause_sessions(&sessions).or_fail()?;
+    let (first, late) = (touch.clone(), store.clone());
+    let held_up = tokio::spawn(async move { late.touch(vec![first]).await });
+    tokio::time::sleep(APART).await;
+    let sent = SystemClock.uptime();
+    let (quick, is_held_up) = (other.touch(vec![touch.clone()]).await, !held_up.is_finished());
+    server.0.resume_sessions(&sessions).or_fail()?;
+    quick?.remove(0)?;
+    ensure!(is_held_up, "the first touch was not held up");
+    held_up.await.or_fail()??.remove(0)?;
+    let left = left(&other, "a").await?;
+    let promised = (sent + touch.ttl).saturating_sub(SystemClock.uptime());
+    ensure!(left + APART / 2 >= promised, "{left:?} left of {promised:?} that were promised");
+    store.close().await;
+    other.close().await;
+    Ok(())
+}
+
+/// All sessions with which a store touches, each opened and used.
+async fn sessions_that_touch(store: &Store, touch: &Touch, url: &str) -> Result<Vec<i32>, Failure> {
+    let (locking, looking) = (raw(url).await?, raw(url).await?);
+    let lock = "begin; select from objects for update";
+    locking.batch_execute(lock).await.or_fail()?;
+    let waiting = "from pg_stat_activity where datname = current_database()
+                   and application_name = 'tenure touch' and wait_event_type = 'Lock'";
+    let mut touching = Vec::new();
+    // With one of them waiting for the lock, the next touch takes another.
+    for session in 1..=2 {
+        let (store, touch) = (store.clone(), touch.clone());
+        touching.push(tokio::spawn(async move { store.touch(vec![touch]).await }));
+        let so_many = format!("select count(*) = {session} {waiting}");
+        eventually("the sessions wait for the lock", || is_so(&looking, &so_many)).await?;
+    }
+    let sessions = format!("select array_agg(pid) {waiting}");
+    let pids = looking.query_one(&sessions, &[]).await.or_fail()?.get(0);
+    locking.batch_execute("rollback").await.or_fail()?;
+    for touched in touching {
+        touched.await.or_fail()??.remove(0)?;
+    }
+    Ok(pids)
 }
