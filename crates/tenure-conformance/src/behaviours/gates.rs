@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::leases::{soon, terms};
-use crate::context::Context;
+use super::waiting::in_line;
+use crate::context::{Context, PATIENCE};
 use crate::helpers::number;
 use crate::subject::behaviour;
 use crate::{Behaviour, Failure};
@@ -44,6 +45,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             a_write_under_a_lost_term_wins_or_conflicts,
             [multi, ttl, real_time],
             "fenced by its term it never lands late"
+        ),
+        behaviour!(
+            a_gate_that_is_asked_hands_over,
+            [multi, ttl, real_time, told],
+            "to whom it is told, once its loops have stopped, and stands by again"
         ),
         behaviour!(
             a_standby_says_who_holds,
@@ -271,6 +277,44 @@ async fn a_write_under_a_lost_term_wins_or_conflicts(ctx: Context) -> Result<(),
     ensure!(last.revision < taken, "written at {} after {taken}", last.revision);
     ensure!(number(&last) > 0 && refused.load(Ordering::SeqCst) == 1, "one write was refused");
     first.stop().await
+}
+
+async fn a_gate_that_is_asked_hands_over(ctx: Context) -> Result<(), Failure> {
+    let (scope, inside) = (ctx.scope("asked")?, Arc::<AtomicI64>::default());
+    let mut replicas = Vec::new();
+    for name in ["a", "b", "c"] {
+        let mut next = replica(&ctx, &ctx.coordinator(name).await?, &scope, &inside);
+        // In line one after the other, so that the last one would not be next by itself.
+        if replicas.is_empty() {
+            next.until(GateState::Holding).await?;
+        } else {
+            soon("a place in line", until_so_many_wait(&ctx, &scope, replicas.len())).await??;
+        }
+        replicas.push(next);
+    }
+    let operator = ctx.coordinator("operator").await?;
+    for (from, to) in [(0, 2), (2, 1)] {
+        let name = ["a", "b", "c"][to];
+        let now = operator.ask_to_hand_over(&scope, None, Some(name), PATIENCE).await?;
+        ensure_eq!(now.holder.name(), name, "the holder");
+        replicas[to].until(GateState::Holding).await?;
+        replicas[from].until(GateState::Standby).await?;
+        let lost = replicas[from].status.borrow().last_loss.clone();
+        ensure_eq!(lost, None, "nothing was lost by handing over");
+        ctx.pass(Duration::from_millis(50)).await;
+        ensure_eq!(inside.load(Ordering::SeqCst), 1, "loops that run");
+    }
+    for replica in replicas {
+        replica.stop().await?;
+    }
+    Ok(())
+}
+
+async fn until_so_many_wait(ctx: &Context, scope: &Scope, many: usize) -> Result<(), Failure> {
+    while in_line(ctx, scope).await?.len() < many {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
 }
 
 async fn a_standby_says_who_holds(ctx: Context) -> Result<(), Failure> {

@@ -17,6 +17,11 @@ use crate::{Behaviour, Failure};
 pub(super) fn all() -> Vec<Behaviour> {
     vec![
         behaviour!(
+            a_holder_that_is_asked_hands_over,
+            [multi, ttl, real_time, told],
+            "to whom it is told; one that does not listen goes on, and never hears of it again"
+        ),
+        behaviour!(
             a_hand_over_to_one_that_gave_up_is_let_go,
             [multi, ttl, real_time, told],
             "the next in line gets it at once, not when a whole life is over"
@@ -76,6 +81,30 @@ fn refused(handed: Result<(), (Lease, Error)>, because: &str) -> Result<Lease, F
         Err((_, error)) => Err(error.into()),
         Ok(()) => Err(Failure::new("it was handed over")),
     }
+}
+
+async fn a_holder_that_is_asked_hands_over(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("asked")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let operator = ctx.coordinator("operator").await?;
+    let long = terms(&ctx).ttl(ctx.ttl_of(Duration::from_secs(120)));
+    let lease = a.acquire(&scope, &long).await?;
+    let waiting = queue(&ctx, &b, &scope, long, false).await?;
+    let ask = |wait| {
+        let (operator, scope) = (operator.clone(), scope.clone());
+        tokio::spawn(async move { operator.ask_to_hand_over(&scope, None, None, wait).await })
+    };
+    let deaf = soon("the end of the wait", ask(Duration::from_millis(200))).await??;
+    ensure!(matches!(deaf, Err(Error::Held { .. })), "it did not listen, and: {deaf:?}");
+    let asked = ask(PATIENCE);
+    let request = soon("the request", lease.asked_to_hand_over()).await?;
+    ensure_eq!((&request.to, &request.by), (&b.owner().to_string(), &operator.owner().to_string()));
+    ensure!(!asked.is_finished(), "it was told before anything happened");
+    let token = lease.token();
+    lease.hand_over(&request.to).await.map_err(|(_, error)| error)?;
+    let now = soon("the answer", asked).await???;
+    ensure!(now.holder == *b.owner() && now.token > token, "{now:?} after {token}");
+    Ok(soon("the successor", waiting).await???.release().await?)
 }
 
 async fn a_hand_over_to_one_that_gave_up_is_let_go(ctx: Context) -> Result<(), Failure> {

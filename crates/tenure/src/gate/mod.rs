@@ -1,8 +1,9 @@
 //! The gate: runs a set of loops only while a lease is held.
 //!
 //! A replica waits in standby, starts its loops when it acquires the lease, and stops them when the
-//! lease is lost, when it is told to shut down, or when one of them ends. Stopping is cooperative:
-//! every loop is told through its [`Term`] and waited for; only then is the lease released (G9), so
+//! lease is lost, when it is told to shut down, when somebody asks for a hand-over
+//! ([`Coordinator::ask_to_hand_over`]), or when one of them ends. Stopping is cooperative: every loop is
+//! told through its [`Term`] and waited for; only then is the lease released or handed over (G9), so
 //! that the next holder never works beside the last one. Then it is standby again, or the end.
 //!
 //! ```
@@ -53,7 +54,9 @@ pub use metrics::GateMetrics;
 pub use status::{GateState, GateStatus};
 pub use term::Term;
 
-use crate::lease::{Coordinator, Election, Lease, LeaseInfo, Loss, Scope, Spawn, Terms};
+use crate::lease::{
+    Coordinator, Election, HandOverRequest, Lease, LeaseInfo, Loss, Scope, Spawn, Terms,
+};
 use crate::{Error, Result};
 use running::{Ended, Running};
 
@@ -102,6 +105,8 @@ pub struct Gate {
 enum End {
     Lost(Loss),
     Shutdown,
+    /// Somebody else is to have the lease. It is still held.
+    Asked(HandOverRequest),
     /// A loop ended by itself.
     Ended(Ended),
 }
@@ -205,7 +210,7 @@ impl Gate {
             let end = self.term(lease, shutdown.as_mut()).await?;
             match end {
                 End::Shutdown => break,
-                End::Lost(_) => {}
+                End::Lost(_) | End::Asked(_) => {}
                 End::Ended(ended) => {
                     let lasted = self.uptime().saturating_sub(started);
                     failures = if lasted >= self.patience.restart_max { 1 } else { failures + 1 };
@@ -268,7 +273,11 @@ impl Gate {
         self.flawed(&mut running).await;
         let mut stopped = match &end {
             End::Lost(loss) => running.stop(after_loss(loss, &self.terms, &self.coordinator)).await,
-            End::Shutdown | End::Ended(_) => running.stop(self.patience.stop).await,
+            End::Shutdown | End::Asked(_) | End::Ended(_) => running.stop(self.patience.stop).await,
+        };
+        let successor = match &end {
+            End::Asked(request) => Some(request.to.clone()),
+            _ => None,
         };
         self.metrics.holding.set(0);
         if !stopped && !matches!(end, End::Shutdown) {
@@ -287,7 +296,7 @@ impl Gate {
             let reason = "a loop did not stop in time; its lease is kept until this process ends";
             return Err(Error::unavailable("gate", reason));
         }
-        running.finish().await;
+        running.finish(successor).await;
         Ok(end)
     }
 
@@ -299,6 +308,9 @@ impl Gate {
                 self.status.send_modify(|status| status.last_loss = Some(loss.clone()));
             }
             End::Ended(ended) => self.metrics.ended(&ended.name, ended.how),
+            End::Asked(HandOverRequest { to, by }) => {
+                tracing::info!(scope = %self.scope, to, by, "asked to hand over; the loops are stopped");
+            }
             End::Shutdown => {}
         }
     }

@@ -70,18 +70,20 @@ impl Running {
         Self { coordinator: coordinator.clone(), lease, clock, over, handles, ended, left }
     }
 
-    /// Resolves when the lease is lost or a loop ends by itself.
+    /// Resolves when the lease is lost or somebody else is to have it, or when a loop ends by itself.
     pub(super) async fn end(&mut self) -> End {
         let lease = self.lease.clone();
-        let lost = async move {
-            match lease {
-                Some(lease) => lease.lost().await,
-                None => std::future::pending().await,
+        let over = async move {
+            let Some(lease) = lease else { return std::future::pending().await };
+            tokio::select! {
+                biased;
+                loss = lease.lost() => End::Lost(loss),
+                request = lease.asked_to_hand_over() => End::Asked(request),
             }
         };
         tokio::select! {
             biased;
-            loss = lost => End::Lost(loss),
+            end = over => end,
             Some(ended) = self.ended.recv() => {
                 self.left -= 1;
                 End::Ended(ended)
@@ -124,17 +126,25 @@ impl Running {
         }
     }
 
-    /// Lets go of the lease. All loops must have ended.
-    pub(super) async fn finish(mut self) {
+    /// Lets go of the lease, for `successor` if there is one. All loops must have ended.
+    pub(super) async fn finish(mut self, successor: Option<String>) {
         let Some(lease) = self.lease.take() else { return };
-        match Arc::into_inner(lease) {
-            Some(lease) => {
-                if let Err(error) = lease.release().await {
-                    tracing::debug!(%error, "the lease of the ended term was not there to release");
-                }
-            }
+        let Some(mut lease) = Arc::into_inner(lease) else {
             // Something a loop started still has the term, and so perhaps still works.
-            None => tracing::warn!("a loop has passed its term on; the lease goes when that ends"),
+            return tracing::warn!("a loop has passed its term on; the lease goes when that ends");
+        };
+        if let Some(to) = successor {
+            lease = match lease.hand_over(&to).await {
+                Ok(()) => return tracing::info!(to, "handed over"),
+                // Whoever was to have it has gone: the next in line is as good.
+                Err((lease, error)) => {
+                    tracing::warn!(to, %error, "not handed over but released");
+                    lease
+                }
+            };
+        }
+        if let Err(error) = lease.release().await {
+            tracing::debug!(%error, "the lease of the ended term was not there to release");
         }
     }
 
