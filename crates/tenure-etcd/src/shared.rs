@@ -15,12 +15,18 @@ use crate::keeper::Renewed;
 use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::link::Link;
+use crate::plan::{put, unchanged};
 use crate::snapshot::check_level;
-use crate::wire::{MemberListResponse, Nothing, RangeRequest, RangeResponse, path};
+use crate::wire::{
+    MemberListResponse, Nothing, RangeRequest, RangeResponse, TxnRequest, TxnResponse, path,
+};
+use tenure::store::WRITER_LEVEL;
 use tenure::store::home::Home;
 
 /// Before keep-alives that did not count are tried again.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How often raising the writer level may find that somebody else has changed it.
+const RAISES: u32 = 10;
 
 pub(crate) struct Shared {
     pub(crate) keys: Keys,
@@ -49,17 +55,46 @@ impl Shared {
         if self.near.home.is_here() { &self.near.endpoints } else { &self.endpoints }
     }
 
-    /// Refuses to go on if the store demands a newer program.
+    /// Refuses to go on if the store demands a newer program, and has it demand at least this one's level.
     pub(crate) async fn check_level(&self) -> Result<()> {
-        let key = self.keys.writer();
-        let question = RangeRequest { key, range_end: vec![], limit: 1, count_only: false };
         let budget = self.endpoints.budget();
-        let answer: RangeResponse = self.endpoints.read(path::RANGE, question, budget).await?;
-        if let Some(level) = answer.kvs.first() {
-            check_level(level)?;
-            self.writer.store(level.mod_revision, Ordering::Release);
+        for _ in 0..RAISES {
+            let key = self.keys.writer();
+            let question = RangeRequest { key, range_end: vec![], limit: 1, count_only: false };
+            let answer: RangeResponse = self.endpoints.read(path::RANGE, question, budget).await?;
+            let found = answer.kvs.first();
+            let level = found.map_or(Ok(0), check_level)?;
+            let modified = found.map_or(0, |found| found.mod_revision);
+            self.writer.store(modified, Ordering::Release);
+            if level >= WRITER_LEVEL || self.raise_level(modified, budget).await? {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(Error::unavailable(BACKEND, "others change the writer level all the time"))
+    }
+
+    /// Whether the level was raised, or need not be; not if it has changed meanwhile.
+    async fn raise_level(&self, modified: i64, budget: Budget) -> Result<bool> {
+        let raise = TxnRequest {
+            compare: vec![unchanged(self.keys.writer(), modified)],
+            success: vec![put(self.keys.writer(), WRITER_LEVEL.to_string().into_bytes(), 0)],
+            ..TxnRequest::default()
+        };
+        // To ask for it twice does no harm, so it may be asked for like a read.
+        match self.endpoints.read::<_, TxnResponse>(path::TXN, raise, budget).await {
+            Ok(answer) if answer.succeeded => {
+                let revision = answer.header.map_or(0, |header| header.revision);
+                self.writer.store(revision, Ordering::Release);
+                Ok(true)
+            }
+            Ok(_) => Ok(false),
+            // Whoever may not write harms nobody, and neither does a store that is full.
+            Err(error @ (Error::Refused { .. } | Error::Full { .. })) => {
+                tracing::debug!(%error, "the writer level stays as it is");
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// How many servers vote, and so keep everything. `None` if they do not tell: nothing rests on it.

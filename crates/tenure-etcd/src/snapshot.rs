@@ -88,7 +88,7 @@ impl Snapshot {
         if level {
             let level = next()?;
             this.writer = Some(level.as_ref().map_or(0, |level| level.mod_revision));
-            level.as_ref().map_or(Ok(()), check_level)?;
+            level.as_ref().map_or(Ok(0), check_level)?;
         }
         Ok(this)
     }
@@ -151,10 +151,11 @@ pub(crate) fn get(key: Vec<u8>) -> RequestOp {
     RequestOp { request: Some(Operation::Range(range)) }
 }
 
-/// Refuses to go on if the store demands a newer program.
-pub(crate) fn check_level(level: &KeyValue) -> Result<()> {
+/// The writer level that the store demands. Refuses to go on if that takes a newer program.
+pub(crate) fn check_level(level: &KeyValue) -> Result<u32> {
     let text = std::str::from_utf8(&level.value).ok();
-    check_writer(BACKEND, text.and_then(|text| text.trim().parse().ok()).unwrap_or(u32::MAX))
+    let level = text.and_then(|text| text.trim().parse().ok()).unwrap_or(u32::MAX);
+    check_writer(BACKEND, level).map(|()| level)
 }
 
 impl View for Snapshot {

@@ -86,12 +86,7 @@ impl SqliteStore {
     }
 
     pub(crate) fn open_with(options: Options) -> Result<Self> {
-        let folder = options.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        // A folder that is not there is the next line's error, and a clearer one.
-        if folder.exists() {
-            refuse_remote(BACKEND, folder, options.allow_network_filesystem)?;
-        }
+        refuse_remote(BACKEND, &options.path, options.allow_network_filesystem)?;
         let mut conn = schema::connect(&options, true).map_err(definite)?;
         let time = schema::prepare(&mut conn, &options)?;
         let feed = Arc::new(OnceLock::new());

@@ -31,6 +31,8 @@ const SWITCH_PAUSE: Duration = Duration::from_millis(5);
 /// The columns of the older table that the new one takes over.
 const OLD_COLUMNS: [&str; 7] =
     ["object_type", "id", "name", "payload", "labels", "created_at_ms", "updated_at_ms"];
+/// The one of them that tables from before it was added do without.
+const LABELS: &str = "labels";
 /// The columns the new table adds.
 const NEW_COLUMNS: [&str; 6] =
     ["resource_version", "revision", "created_revision", "token", "ttl_ms", "expires_at_ms"];
@@ -140,8 +142,8 @@ fn create(conn: &Connection, path: &Path) -> Result<u64> {
         return Ok(0);
     }
     let old = old_columns(conn).map_err(definite)?;
-    let missing: Vec<_> =
-        OLD_COLUMNS.iter().filter(|c| !old.iter().any(|(name, _)| name == *c)).collect();
+    let has = |column: &str| old.iter().any(|old| old.name == column);
+    let missing: Vec<_> = OLD_COLUMNS.iter().filter(|c| **c != LABELS && !has(c)).collect();
     if !missing.is_empty() {
         return Err(Error::Refused {
             backend: BACKEND,
@@ -152,13 +154,40 @@ fn create(conn: &Connection, path: &Path) -> Result<u64> {
             ),
         });
     }
-    check_old_labels(conn)?;
+    if has(LABELS) {
+        check_old_labels(conn)?;
+    }
     take_over(conn, &old).map_err(definite)
 }
 
-fn old_columns(conn: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
-    let mut statement = conn.prepare("SELECT name, type FROM pragma_table_info('objects')")?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+/// A column of the older table.
+struct Column {
+    name: String,
+    kind: String,
+    not_null: bool,
+    default: Option<String>,
+}
+
+impl Column {
+    /// As a table is made with it. One that must not be null and has no default could not be filled for
+    /// new objects, so it may be null from here on.
+    fn declared(&self) -> String {
+        let Self { name, kind, not_null, default } = self;
+        let default = default.as_ref().map(|value| match not_null {
+            true => format!(" NOT NULL DEFAULT ({value})"),
+            false => format!(" DEFAULT ({value})"),
+        });
+        format!("\"{name}\" {kind}{}", default.unwrap_or_default())
+    }
+}
+
+fn old_columns(conn: &Connection) -> rusqlite::Result<Vec<Column>> {
+    let sql = "SELECT name, type, \"notnull\", dflt_value FROM pragma_table_info('objects')";
+    let mut statement = conn.prepare(sql)?;
+    let rows = statement.query_map([], |row| {
+        let (name, kind) = (row.get(0)?, row.get(1)?);
+        Ok(Column { name, kind, not_null: row.get(2)?, default: row.get(3)? })
+    })?;
     rows.collect()
 }
 
@@ -178,18 +207,10 @@ fn check_old_labels(conn: &Connection) -> Result<()> {
     }
 }
 
-fn take_over(conn: &Connection, old: &[(String, String)]) -> rusqlite::Result<u64> {
-    let known = |name: &String| {
-        OLD_COLUMNS.contains(&name.as_str()) || NEW_COLUMNS.contains(&name.as_str())
-    };
-    let extra: Vec<_> = old.iter().filter(|(name, _)| !known(name)).collect();
-    let kept = |quote: bool| -> String {
-        let column = |(name, kind): &&(String, String)| match quote {
-            true => format!(", \"{name}\" {kind}"),
-            false => format!(", \"{name}\""),
-        };
-        extra.iter().map(column).collect()
-    };
+fn take_over(conn: &Connection, old: &[Column]) -> rusqlite::Result<u64> {
+    let has = |column: &str| old.iter().any(|old| old.name == column);
+    let known = |name: &str| OLD_COLUMNS.contains(&name) || NEW_COLUMNS.contains(&name);
+    let extra: Vec<_> = old.iter().filter(|column| !known(&column.name)).collect();
     // Indexes and triggers of the owner's go with the table they belong to; they are made again.
     let sql = "SELECT sql FROM sqlite_master
                WHERE tbl_name = 'objects' AND type IN ('index', 'trigger') AND sql IS NOT NULL";
@@ -197,9 +218,10 @@ fn take_over(conn: &Connection, old: &[(String, String)]) -> rusqlite::Result<u6
     let owned: Vec<String> =
         statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     drop(statement);
-    let version = match old.iter().any(|(name, _)| name == "resource_version") {
-        true => "resource_version",
-        false => "1",
+    let version = if has("resource_version") { "resource_version" } else { "1" };
+    let labels = match has(LABELS) {
+        true => "CASE WHEN trim(labels) IN ('', 'null') THEN '{}' ELSE coalesce(labels, '{}') END",
+        false => "'{}'",
     };
     conn.execute_batch("ALTER TABLE objects RENAME TO tenure_old_objects")?;
     let names = conn.prepare("SELECT name FROM sqlite_master WHERE tbl_name = 'tenure_old_objects' AND type = 'index' AND sql IS NOT NULL")?
@@ -207,14 +229,14 @@ fn take_over(conn: &Connection, old: &[(String, String)]) -> rusqlite::Result<u6
     for name in names {
         conn.execute_batch(&format!("DROP INDEX \"{name}\""))?;
     }
-    conn.execute_batch(&SCHEMA.replace("/*EXTRA*/", &kept(true)))?;
-    let columns = kept(false);
+    let declared: String = extra.iter().map(|column| format!(", {}", column.declared())).collect();
+    conn.execute_batch(&SCHEMA.replace("/*EXTRA*/", &declared))?;
+    let columns: String = extra.iter().map(|column| format!(", \"{}\"", column.name)).collect();
     let rows = conn.execute(
         &format!(
             "INSERT INTO objects (object_type, id, name, payload, labels, created_at_ms,
                updated_at_ms, resource_version, revision, created_revision, token {columns})
-             SELECT object_type, id, name, payload,
-               CASE WHEN trim(labels) IN ('', 'null') THEN '{{}}' ELSE coalesce(labels, '{{}}') END,
+             SELECT object_type, id, name, payload, {labels},
                created_at_ms, updated_at_ms, {version}, nr, nr, nr {columns}
              FROM (SELECT *, row_number() OVER (ORDER BY created_at_ms, object_type, id) AS nr
                    FROM tenure_old_objects)"
@@ -227,4 +249,21 @@ fn take_over(conn: &Connection, old: &[(String, String)]) -> rusqlite::Result<u6
     }
     tracing::info!(rows, "took over the objects of an older database");
     Ok(rows as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No kill of a process can show this; it takes a power cut.
+    #[test]
+    fn whoever_writes_flushes_the_log_with_every_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let conn = connect(&Options::new(folder.path().join("a.db")), true).unwrap();
+        let setting = |name: &str| {
+            conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
+        };
+        assert_eq!(setting("journal_mode").unwrap(), "wal".to_owned().into());
+        assert_eq!(setting("synchronous").unwrap(), 2_i64.into(), "FULL");
+    }
 }

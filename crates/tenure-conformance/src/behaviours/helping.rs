@@ -1,5 +1,7 @@
 //! The helpers over commit: by the names people know, typed values, and the one retry loop.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tenure::store::{CasOutcome, CreateOutcome, Json, ObjectMeta, Put, RetryPolicy, Store, Typed};
 use tenure::{Error, Key};
@@ -21,6 +23,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             compare_and_set_keeps_name_and_labels,
             [],
             "it replaces the payload of exactly what was read; 0 means absent"
+        ),
+        behaviour!(
+            the_short_ways_to_write_give_the_life_that_was_asked_for,
+            [ttl],
+            "when they create, when they replace, and none if none was asked for"
         ),
         behaviour!(
             update_with_retry_starts_over_after_a_conflict,
@@ -82,6 +89,39 @@ async fn compare_and_set_keeps_name_and_labels(ctx: Context) -> Result<(), Failu
     ensure_eq!((&object.name, &object.labels), (&write.name, &write.labels));
     ensure_eq!(set(before.revision, "e").await?, CasOutcome::Conflict(Some(object.current())));
     ensure_eq!(text(&existing(ctx.store(), &key).await?), "d");
+    Ok(())
+}
+
+async fn the_short_ways_to_write_give_the_life_that_was_asked_for(
+    ctx: Context,
+) -> Result<(), Failure> {
+    let key = ctx.key("one");
+    let (life, longer) =
+        (ctx.ttl_of(Duration::from_secs(60)), ctx.ttl_of(Duration::from_secs(600)));
+    let CreateOutcome::Created(created) =
+        ctx.store().create_if_absent(&key, "a", Some(life)).await?
+    else {
+        return Err("the first was not told Created".into());
+    };
+    let left = existing(ctx.store(), &key).await?.expires_in;
+    ensure!(left.is_some_and(|left| left <= life), "{left:?} left of {life:?}");
+    let set = async |revision: u64, ttl: Option<Duration>| match ctx
+        .store()
+        .compare_and_set(&key, revision, format!("{ttl:?}"), ttl)
+        .await?
+    {
+        CasOutcome::Created(result) | CasOutcome::Updated(result) => Ok(result.revision),
+        CasOutcome::Conflict(current) => Err(Failure::new(format!("{current:?} is there"))),
+    };
+    let revision = set(created.revision, Some(longer)).await?;
+    let left = existing(ctx.store(), &key).await?.expires_in;
+    ensure!(left.is_some_and(|left| left > life && left <= longer), "{left:?} of {longer:?}");
+    set(revision, None).await?;
+    ensure_eq!(existing(ctx.store(), &key).await?.expires_in, None, "without a life");
+    ctx.store().delete(&key).await?;
+    set(0, Some(life)).await?;
+    let left = existing(ctx.store(), &key).await?.expires_in;
+    ensure!(left.is_some_and(|left| left <= life), "{left:?} left of {life:?}");
     Ok(())
 }
 

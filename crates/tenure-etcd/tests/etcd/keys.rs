@@ -8,8 +8,8 @@ use tenure::Error;
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
 use tenure::store::{Commit, Expect, Query, Touch, WatchRequest};
-use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
+use tenure_conformance::{Failure, ensure_eq};
 use tenure_etcd::{EtcdStore, Options};
 use tenure_testkit::Etcd;
 
@@ -150,8 +150,17 @@ async fn writer_level(server: Server) -> Outcome {
     let url = server.0.url("level");
     let store = connect(&url).await?;
     store.commit(put("x", "1")).await?;
+    // Opening raises the level to that of this program, and never lowers it.
+    let level = || server.0.ctl(0, &["get", "level/writer", "--print-value-only"]).or_fail();
+    ensure_eq!(level()?.trim(), "1", "the level of a new store");
+    server.0.ctl(0, &["put", "level/writer", "0"]).or_fail()?;
+    let raising = connect(&url).await?;
+    ensure_eq!(level()?.trim(), "1", "the level of an older store");
+    for other in [&raising, &store] {
+        other.commit(put("x", "1")).await?;
+    }
     server.0.ctl(0, &["put", "level/writer", "99"]).or_fail()?;
-    // Also the one that connected before.
+    // Also those that connected before.
     for result in [store.commit(put("x", "2")).await.err(), connect(&url).await.err()] {
         if !matches!(&result, Some(Error::Refused { reason, .. }) if reason.contains("level 99")) {
             return Err(Failure::new(format!("an older program: {result:?}")));

@@ -14,6 +14,7 @@ use crate::open;
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("takes_over_the_older_table_with_its_rows", takes_over);
+    trials.test("an_older_table_without_labels_keeps_its_owners_defaults", without_labels);
     trials.test("many_starting_at_once_migrate_once", many_at_once);
     trials.test("an_older_program_cannot_write_past_us", older_program);
     trials.test("a_program_below_the_writer_level_is_refused", writer_level);
@@ -91,6 +92,37 @@ async fn takes_over() -> Result<(), Failure> {
     let sql_text = "SELECT count(*) FROM sqlite_master WHERE name = 'objects_scope'";
     let indexes: u32 = conn.query_row(sql_text, [], |row| row.get(0)).map_err(sql)?;
     ensure_eq!(indexes, 1, "the owner's own index");
+    Ok(())
+}
+
+/// Labels came to the documents' table later than the rest; and an owner's column that fills itself goes on
+/// doing so for what Tenure writes.
+async fn without_labels() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("old.db");
+    let conn = Connection::open(&path).map_err(sql)?;
+    conn.execute_batch(
+        "CREATE TABLE objects (
+           object_type TEXT NOT NULL, id TEXT NOT NULL PRIMARY KEY, name TEXT,
+           payload BLOB NOT NULL, created_at_ms INTEGER NOT NULL, updated_at_ms INTEGER NOT NULL,
+           region TEXT NOT NULL DEFAULT ('it''s ' || 'here'), seen INTEGER DEFAULT 7,
+           must TEXT NOT NULL);
+         INSERT INTO objects VALUES ('box', 'old', NULL, 'x', 1, 1, 'there', 3, 'be');",
+    )
+    .map_err(sql)?;
+    drop(conn);
+    let store = SqliteStore::open(&path)?.into_store();
+    let old = store.get(&Key::new("box", "old")).await?.ok_or("the old row is gone")?;
+    ensure_eq!((old.version, old.labels.len()), (1, 0));
+    store.commit(Put::new(Key::new("box", "new"), "y").label("a", "b")).await?;
+    store.close().await;
+    let conn = Connection::open(&path).map_err(sql)?;
+    let own = |id: &str| -> Result<(String, i64, Option<String>), Failure> {
+        let text = "SELECT region, seen, must FROM objects WHERE id = ?1";
+        conn.query_row(text, [id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(sql)
+    };
+    ensure_eq!(own("old")?, ("there".to_owned(), 3, Some("be".to_owned())));
+    ensure_eq!(own("new")?, ("it's here".to_owned(), 7, None));
     Ok(())
 }
 

@@ -164,10 +164,13 @@ impl Store {
         self.admit(&commit)?;
         self.grant(&mut commit);
         let call = self.backend.commit(commit);
-        if self.backend.commit_within().is_some_and(|within| within <= self.timeout) {
-            return call.await;
-        }
-        bounded(self.timeout, call).await.unwrap_or_else(|| Err(self.unanswered("commit")))
+        let result = match self.backend.commit_within() {
+            Some(within) if within <= self.timeout => call.await,
+            _ => {
+                bounded(self.timeout, call).await.unwrap_or_else(|| Err(self.unanswered("commit")))
+            }
+        };
+        result.inspect_err(|error| self.metrics.refused(error))
     }
 
     /// Starts the life of each object anew, if its revision is still the one given.

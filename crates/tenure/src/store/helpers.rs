@@ -109,10 +109,12 @@ impl Store {
                 CreateOutcome::Exists(current) => CasOutcome::Conflict(Some(current)),
             });
         }
-        let Some(object) = self.get(key).await? else { return Ok(CasOutcome::Conflict(None)) };
-        if object.revision != expected_revision {
-            return Ok(CasOutcome::Conflict(Some(object.current())));
-        }
+        let found = self.get(key).await?;
+        let Some(object) = found.as_ref().filter(|object| object.revision == expected_revision)
+        else {
+            self.metrics.conflicted(&key.kind);
+            return Ok(CasOutcome::Conflict(found.as_ref().map(Object::current)));
+        };
         let mut put = object.to_put().expect(Expect::Revision(expected_revision));
         (put.payload, put.ttl) = (value.into(), ttl);
         match self.commit(put).await {

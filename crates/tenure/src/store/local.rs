@@ -4,7 +4,7 @@
 //! meaning what it says. Network file systems promise some of that, sometimes, between some clients. So they are
 //! refused by their magic number, unless whoever opens the store has decided otherwise.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
@@ -29,23 +29,59 @@ const REMOTE: [(u32, &str); 17] = [
     (0x786F_4256, "VirtualBox shared folder"),
 ];
 
+/// Links and missing folders that are followed to find out where a path leads.
+const LINKS: usize = 256;
+
 /// The name of a file system that is not local, by its magic number.
 fn remote_name(magic: u32) -> Option<&'static str> {
     REMOTE.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
-/// Refuses a folder on a file system that is not local, for the backend of this name.
-pub fn refuse_remote(backend: &'static str, root: &Path, allowed: bool) -> Result<()> {
-    let stat = rustix::fs::statfs(root).map_err(|error| {
+/// What is there of a path already: itself, what a link leads to, or the nearest folder above. Whatever
+/// is made at the path comes to be on its file system.
+fn nearest(path: &Path) -> PathBuf {
+    let above = |path: &Path| match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut at = path.to_owned();
+    // As many as there can be: each part of a path may be a link to another one.
+    for _ in 0..LINKS {
+        if at.exists() {
+            break;
+        }
+        at = match std::fs::read_link(&at) {
+            // A link whose end is not there yet; an absolute one replaces all of the path.
+            Ok(end) => above(&at).join(end),
+            Err(_) => above(&at),
+        };
+    }
+    at
+}
+
+/// Refuses a place on a file system that is not local, for the backend of this name. What is not there yet
+/// is judged by where it would be.
+pub fn refuse_remote(backend: &'static str, path: &Path, allowed: bool) -> Result<()> {
+    let root = nearest(path);
+    let stat = rustix::fs::statfs(&root).map_err(|error| {
         Error::unavailable(backend, format!("file system of {}: {error}", root.display()))
     })?;
     // The field's type differs between platforms; the magic numbers have 32 bits on all of them.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
     let magic = stat.f_type as u32;
-    match remote_name(magic) {
+    judge(backend, path, remote_name(magic), allowed)
+}
+
+fn judge(
+    backend: &'static str,
+    path: &Path,
+    remote: Option<&'static str>,
+    allowed: bool,
+) -> Result<()> {
+    match remote {
         Some(name) if allowed => {
             tracing::warn!(
-                root = %root.display(),
+                path = %path.display(),
                 file_system = name,
                 "store on a file system that is not local, as asked: locks and durability are only \
                  as good as that file system's"
@@ -59,7 +95,7 @@ pub fn refuse_remote(backend: &'static str, root: &Path, allowed: bool) -> Resul
                  on; use a local disk, a postgres: or etcd: store, or add \
                  ?network-filesystem=allow to the URL (in a program, allow_network_filesystem) if \
                  you know that this one is safe",
-                root.display()
+                path.display()
             ),
         }),
         None => Ok(()),
@@ -105,5 +141,36 @@ mod tests {
             assert_eq!(remote_name(local), None, "{local:x}");
         }
         assert!(refuse_remote("file", Path::new("/proc/self"), false).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_local_is_refused_unless_it_is_allowed() {
+        let place = Path::new("/mnt/team/store");
+        let error = judge("file", place, Some("NFS"), false).unwrap_err();
+        assert!(matches!(error, Error::Refused { backend: "file", .. }), "{error:?}");
+        for told in ["/mnt/team/store is on NFS", "network-filesystem=allow"] {
+            assert!(error.to_string().contains(told), "{error}");
+        }
+        judge("file", place, Some("NFS"), true).unwrap();
+        judge("file", place, None, false).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_judged_by_where_it_would_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        std::fs::create_dir(&here).unwrap();
+        std::fs::create_dir(&there).unwrap();
+        assert_eq!(nearest(&here.join("a/b/c")), here);
+        assert_eq!(nearest(Path::new("not-here/at-all")), Path::new("."));
+        // A link is followed, whether what it leads to is there or not.
+        let link = here.join("link.db");
+        std::os::unix::fs::symlink("../there/made-later.db", &link).unwrap();
+        assert_eq!(nearest(&link).canonicalize().unwrap(), there.canonicalize().unwrap());
+        std::fs::write(there.join("made-later.db"), "").unwrap();
+        assert_eq!(nearest(&link), link, "the system follows it by itself");
+        // One that leads round in circles leads nowhere, and comes to an end.
+        std::os::unix::fs::symlink("round", here.join("round")).unwrap();
+        nearest(&here.join("round"));
     }
 }

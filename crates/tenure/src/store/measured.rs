@@ -117,8 +117,17 @@ impl StoreMetrics {
         self.exhausted.get_or_create(&self.label(kind)).inc();
     }
 
-    fn conflicted(&self, kind: &str) {
+    /// Somebody was first.
+    pub(super) fn conflicted(&self, kind: &str) {
         self.conflicts.get_or_create(&self.label(kind)).inc();
+    }
+
+    /// A commit met this; it counts if a condition refused it.
+    pub(super) fn refused(&self, error: &Error) {
+        if let Some(kind) = conflicting_kind(error) {
+            self.conflicted(kind);
+            tracing::debug!(%error, "commit refused");
+        }
     }
 
     fn label(&self, kind: &str) -> KindLabel {
@@ -216,14 +225,7 @@ impl Backend for Measured {
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
-        let result = self.timed("commit", self.inner.commit(commit)).await;
-        if let Err(error) = &result
-            && let Some(kind) = conflicting_kind(error)
-        {
-            self.metrics.conflicted(kind);
-            tracing::debug!(%error, "commit refused");
-        }
-        result
+        self.timed("commit", self.inner.commit(commit)).await
     }
 
     fn commit_within(&self) -> Option<Duration> {
@@ -248,7 +250,7 @@ mod tests {
     use super::*;
     use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
     use crate::store::memory::MemoryStore;
-    use crate::store::{Put, RetryPolicy, Store, WriteCondition};
+    use crate::store::{CasOutcome, CreateOutcome, Put, RetryPolicy, Store, WriteCondition};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn calls_conflicts_retries_and_exhaustion_are_counted_per_kind() {
@@ -284,6 +286,28 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn conflicts_are_counted_wherever_they_are_noticed_and_without_a_registry() {
+        let store = MemoryStore::new().into_store();
+        let key = Key::new("order", "1");
+        let first = store.create_if_absent(&key, "0", None).await.unwrap();
+        let CreateOutcome::Created(first) = first else { panic!("{first:?}") };
+        assert!(matches!(
+            store.create_if_absent(&key, "1", None).await.unwrap(),
+            CreateOutcome::Exists(_)
+        ));
+        assert_eq!(store.metrics().conflicts("order"), 1);
+        store.compare_and_set(&key, first.revision, "1", None).await.unwrap();
+        // This one is noticed by the read, before anything is written; and so is one that is gone.
+        let stale = store.compare_and_set(&key, first.revision, "2", None).await.unwrap();
+        assert!(matches!(stale, CasOutcome::Conflict(Some(_))), "{stale:?}");
+        assert_eq!(store.metrics().conflicts("order"), 2);
+        store.delete(&key).await.unwrap();
+        let gone = store.compare_and_set(&key, first.revision, "2", None).await.unwrap();
+        assert_eq!(gone, CasOutcome::Conflict(None));
+        assert_eq!(store.metrics().conflicts("order"), 3);
     }
 
     #[tokio::test]

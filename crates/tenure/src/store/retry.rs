@@ -80,3 +80,65 @@ impl Store {
         self.clock.sleep(Duration::from_micros(jitter)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::random::SeededRandom;
+    use crate::store::memory::MemoryStore;
+
+    /// How many milliseconds an update pauses in all that meets two conflicts.
+    async fn pauses(seed: u64) -> u64 {
+        let clock = ManualClock::new();
+        let store = MemoryStore::new()
+            .into_store()
+            .with_clock(Arc::new(clock.clone()), Arc::new(SeededRandom::new(seed)));
+        let key = Key::new("order", "1");
+        store.commit(Put::new(key.clone(), "0")).await.unwrap();
+        let update = tokio::spawn(async move {
+            let (rival, mut turn) = (store.clone(), 0);
+            let policy = RetryPolicy::default().delay(Duration::from_millis(100));
+            let change = |object: &Object| {
+                turn += 1;
+                if turn <= 2 {
+                    let theirs = Put::new(object.key.clone(), format!("rival {turn}"));
+                    rival.commit(theirs).now_or_never().expect("memory keeps nobody waiting")?;
+                }
+                Ok(Put::new(object.key.clone(), "mine"))
+            };
+            store.update_with_retry(&key, policy, change).await
+        });
+        let mut waited = 0;
+        loop {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            if update.is_finished() {
+                update.await.unwrap().unwrap();
+                return waited;
+            }
+            clock.advance(Duration::from_millis(1));
+            waited += 1;
+            assert!(waited <= 1_000, "it pauses for ever");
+        }
+    }
+
+    #[tokio::test]
+    async fn rivals_pause_for_different_times_that_grow_and_have_a_limit() {
+        let mut all = HashSet::new();
+        for seed in 0..10 {
+            let waited = pauses(seed).await;
+            // Means of 100 and 200 ms, each spread up to twice that.
+            assert!(waited <= 601, "{waited} ms");
+            all.insert(waited);
+        }
+        assert!(all.len() >= 8, "rivals stay in step: {all:?}");
+        assert!(all.iter().any(|waited| *waited > 201), "the second pause is no longer: {all:?}");
+    }
+}

@@ -119,6 +119,8 @@ impl FileOptions {
     }
 
     fn prepare(&self, folder: &Path) -> Result<PathBuf> {
+        // Before anything is made there.
+        refuse_remote(super::BACKEND, folder, self.allow_network_filesystem)?;
         let missing =
             folder.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists());
         let missing = missing.count();
@@ -131,7 +133,6 @@ impl FileOptions {
                 format!("a store's path may have {ROOT_BYTES} bytes"),
             ));
         }
-        refuse_remote(super::BACKEND, &root, self.allow_network_filesystem)?;
         refuse_foreign(&root)?;
         Ok(root)
     }
