@@ -231,12 +231,13 @@ fn take_over(conn: &Connection, old: &[Column]) -> rusqlite::Result<u64> {
     }
     let declared: String = extra.iter().map(|column| format!(", {}", column.declared())).collect();
     conn.execute_batch(&SCHEMA.replace("/*EXTRA*/", &declared))?;
+    // A payload that somebody wrote as text is the same bytes as a blob.
     let columns: String = extra.iter().map(|column| format!(", \"{}\"", column.name)).collect();
     let rows = conn.execute(
         &format!(
             "INSERT INTO objects (object_type, id, name, payload, labels, created_at_ms,
                updated_at_ms, resource_version, revision, created_revision, token {columns})
-             SELECT object_type, id, name, payload, {labels},
+             SELECT object_type, id, name, CAST(payload AS BLOB), {labels},
                created_at_ms, updated_at_ms, {version}, nr, nr, nr {columns}
              FROM (SELECT *, row_number() OVER (ORDER BY created_at_ms, object_type, id) AS nr
                    FROM tenure_old_objects)"
