@@ -51,6 +51,10 @@ impl Role {
 pub(crate) const PLANNING: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
      set enable_hashjoin = off; set enable_mergejoin = off; set jit = off;";
 
+/// A session whose answer nobody takes is not idle, and no statement of its runs: nothing else ends it.
+/// Over a Unix socket this does nothing.
+pub(crate) const UNHEARD: &str = "tcp_user_timeout = '3s'";
+
 /// Knows where the server is and how to greet it.
 pub(crate) struct Connector {
     config: Config,
@@ -129,9 +133,9 @@ impl Connector {
         sql.push_str(PLANNING);
         match role {
             // A process that freezes while it holds the commit lock is cut off, so that it stops
-            // nobody else for long.
+            // nobody else for long; also while the server still has something to tell it.
             Role::Commit | Role::Touch => sql.push_str(&format!(
-                "set idle_in_transaction_session_timeout = '1s'; set lock_timeout = '5s'; \
+                "set idle_in_transaction_session_timeout = '1s'; set lock_timeout = '5s'; set {UNHEARD}; \
                  set statement_timeout = '{reply_ms}ms'; \
                  select set_config('synchronous_commit', 'on', false) \
                  where current_setting('synchronous_commit') = 'off';",

@@ -126,6 +126,16 @@ pub(crate) fn commit_unanswered(why: &str) -> Error {
     Error::unknown(BACKEND, format!("the connection failed while committing: {why}"))
 }
 
+/// Whether the server itself has said no to a statement. Class 08 is what a pooler in between says of a
+/// server that it has lost, and that may have done what it was asked.
+pub(crate) fn refused(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|db| !is_connection(db.code()))
+}
+
+fn is_connection(code: &SqlState) -> bool {
+    code.code().starts_with("08")
+}
+
 /// Whether an error in answer to `COMMIT` itself proves that nothing was applied: the server ended
 /// the transaction before it looked at the `COMMIT`, or refused it.
 pub(crate) fn commit_refused(error: &tokio_postgres::Error) -> bool {
@@ -133,4 +143,16 @@ pub(crate) fn commit_refused(error: &tokio_postgres::Error) -> bool {
         let code = db.code().code();
         code == "25P03" || matches!(&code[..2], "23" | "40" | "53")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pooler_says_of_a_server_it_has_lost_is_no_refusal() {
+        for (code, connection) in [("08P01", true), ("08006", true), ("23505", false)] {
+            assert_eq!(is_connection(&SqlState::from_code(code)), connection, "{code}");
+        }
+    }
 }

@@ -152,7 +152,11 @@ impl Committer {
         let (client, statements) = (&ready.session.client, &ready.statements);
         let shared = &self.shared;
         let transaction = Transaction { shared, client, statements, joins: false, locks: false };
-        let _ = transaction.run(&[], known).await;
+        let done = transaction.run(&[], known).await;
         known.forget();
+        if done.is_err() {
+            // Whatever state it is in, a transaction may be open there.
+            self.session = None;
+        }
     }
 }

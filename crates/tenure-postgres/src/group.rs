@@ -74,8 +74,8 @@ impl Committer {
     }
 
     /// Runs a group by reading first.
-    pub(crate) async fn work_off(&mut self, jobs: Vec<Job>) {
-        match self.attempt(&jobs).await {
+    pub(crate) async fn work_off(&mut self, mut jobs: Vec<Job>) {
+        match self.attempt(&mut jobs).await {
             Ok(outcome) => {
                 self.shared.pump.committed(&outcome.steps);
                 let Outcome { answers, steps, left } = outcome;
@@ -108,8 +108,8 @@ impl Committer {
 
     /// Runs one job; true if the store itself is at fault, so that trying the others is pointless.
     async fn alone(&mut self, job: Job) -> bool {
-        let jobs = vec![job];
-        let (answer, at_fault) = match self.attempt(&jobs).await {
+        let mut jobs = vec![job];
+        let (answer, at_fault) = match self.attempt(&mut jobs).await {
             Ok(mut outcome) => {
                 self.shared.pump.committed(&outcome.steps);
                 if let (Some((_, known)), Some((head, by))) = (&mut self.session, outcome.left) {
@@ -128,10 +128,15 @@ impl Committer {
         at_fault
     }
 
-    /// Runs a group, again if it is certain that nothing was applied and another attempt may help.
-    async fn attempt(&mut self, jobs: &[Job]) -> Result<Outcome, Broken> {
+    /// Runs a group, again if it is certain that nothing was applied and another attempt may help. What
+    /// nobody waits for any more is left out: it would come as a surprise.
+    async fn attempt(&mut self, jobs: &mut Vec<Job>) -> Result<Outcome, Broken> {
         let mut locks = false;
         for attempt in 1.. {
+            jobs.retain(|job| !job.is_abandoned());
+            if jobs.is_empty() {
+                return Ok(Outcome { answers: Vec::new(), steps: Vec::new(), left: None });
+            }
             let error = match self.once(jobs, locks).await {
                 Err(Broken::Before(failure)) => failure,
                 other => return other,

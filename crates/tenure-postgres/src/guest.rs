@@ -15,7 +15,7 @@ use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::BACKEND;
-use crate::connection::{PLANNING, Role, Session};
+use crate::connection::{PLANNING, Role, Session, UNHEARD};
 use crate::error::{Failure, commit_unanswered};
 use crate::group::Work;
 use crate::known::Known;
@@ -150,7 +150,7 @@ impl Guest {
             "begin isolation level read committed; reset all; \
              set local tenure.writer = '0'; set local tenure.guest = '{}'; \
              set local statement_timeout = '{limit_ms}ms'; \
-             set local idle_in_transaction_session_timeout = '{limit_ms}ms'",
+             set local idle_in_transaction_session_timeout = '{limit_ms}ms'; set local {UNHEARD}",
             self.mark
         );
         bounded(shared, self.session.client.batch_execute(&sql)).await
@@ -164,7 +164,7 @@ impl Guest {
         let settings = format!(
             "set local session authorization default; set local role none; \
              set local search_path = {}; set local tenure.writer = '{WRITER_LEVEL}'; {PLANNING} \
-             set local idle_in_transaction_session_timeout = '1s'; \
+             set local idle_in_transaction_session_timeout = '1s'; set local {UNHEARD}; \
              set local lock_timeout = '5s'; set local statement_timeout = '{reply_ms}ms'; \
              select set_config('synchronous_commit', 'on', true) \
              where current_setting('synchronous_commit') = 'off';",

@@ -25,7 +25,8 @@ const QUESTIONS: usize = 256;
 /// What taking leave may take.
 const LEAVE: Duration = Duration::from_millis(250);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Short: whoever connects to a server that has just come back must find us there.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
 /// What sessions that listen are told by, and what they listen to. All of it is about one schema.
 pub(crate) struct Names {
@@ -108,7 +109,12 @@ async fn listen(shared: &Shared, first: Line, questions: &mpsc::Sender<Question>
         };
         match line {
             Ok(mut line) => {
-                if line.be_asked(&shared.names).await.is_ok() {
+                let patience = shared.connector.options.reply_timeout;
+                let asked = tokio::select! {
+                    asked = tokio::time::timeout(patience, line.be_asked(&shared.names)) => asked,
+                    () = shared.stopped() => return,
+                };
+                if matches!(asked, Ok(Ok(()))) {
                     backoff = BACKOFF_MIN;
                     tokio::select! {
                         () = serve(shared, &mut line, questions) => {}

@@ -115,6 +115,10 @@ async fn upgrade(session: &Session, schema: Option<&str>) -> Result<(), Failure>
                 .await?;
         }
         let found = stored_version(session).await?;
+        if found > 0 {
+            // In the order in which commits lock: the counter first, then the objects.
+            client.execute("select from tenure_meta for update", &[]).await?;
+        }
         let steps = STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0));
         for (before, step) in steps {
             client.batch_execute(step).await?;

@@ -6,7 +6,8 @@
 //! right, and waits until one of them has done so. The instant of that look lies between two of its
 //! own, and its own steady clock tells that the server's was not stepped between those.
 //!
-//! Where nobody else is connected, there is nobody to ask, and the record counts. Those who are there
+//! Where nobody else is connected, there is nobody to ask, and the record counts. A server that has just
+//! started is given a moment first, in which those who were connected come back. Those who are there
 //! and do not answer, because they are frozen or their machine is gone, are waited for a few seconds
 //! at most. [`crate::listen`] is the other side.
 
@@ -21,6 +22,8 @@ use crate::error::Failure;
 use crate::listen::{Line, Names};
 use crate::time::{Glance, Sample, Timekeeper, WALL_MS, went_steadily};
 
+/// So old a server is that all who were connected before it started are back.
+const BACK_AFTER_MS: i64 = 1_500;
 /// How long those who do not answer hold a newcomer up.
 const BOUND: Duration = Duration::from_secs(3);
 /// The first wait for an answer, after which it looks whether those who were asked are still there.
@@ -36,6 +39,8 @@ struct Look {
     sent: Duration,
     received: Duration,
     sample: Sample,
+    /// Since the server started, by its own clock.
+    up_ms: i64,
     /// The sessions with which other processes listen.
     others: Vec<i32>,
 }
@@ -54,7 +59,12 @@ pub(crate) async fn agree(
 }
 
 async fn settle(line: &mut Line, names: &Names, time: &Timekeeper) -> Result<(), Failure> {
+    let begun = SystemClock.uptime();
     let mut before = look(line, names, time).await?;
+    while before.may_find_more() && SystemClock.uptime().saturating_sub(begun) < BOUND {
+        time.sleep(SHORTEST * 5).await;
+        before = look(line, names, time).await?;
+    }
     if before.others.is_empty() {
         time.learn(before.sent, before.received, before.sample);
         return Ok(());
@@ -96,6 +106,13 @@ async fn settle(line: &mut Line, names: &Names, time: &Timekeeper) -> Result<(),
 }
 
 impl Look {
+    /// Whether somebody may be on the way back to a server that has just started. Where nothing was ever
+    /// recorded there was nobody.
+    fn may_find_more(&self) -> bool {
+        let young = (0..BACK_AFTER_MS).contains(&self.up_ms);
+        young && self.others.is_empty() && self.sample.last_ms > 0
+    }
+
     fn glance(&self) -> Glance {
         (self.sent, self.received, self.sample.wall_ms)
     }
@@ -107,13 +124,15 @@ async fn look(line: &Line, names: &Names, time: &Timekeeper) -> Result<Look, Fai
         "select array(select pid from pg_catalog.pg_stat_activity \
            where application_name = $1 and datname = current_database() \
              and pid <> pg_backend_pid() order by pid), \
-         {WALL_MS}, clock_offset_ms, clock_last_ms from tenure_meta"
+         {WALL_MS}, clock_offset_ms, clock_last_ms, \
+         floor(date_part('epoch', pg_postmaster_start_time()) * 1000)::bigint from tenure_meta"
     );
     let sent = time.uptime();
     let row = line.session.client.query_typed_one(&sql, &[(&names.presence, Type::TEXT)]).await?;
     let received = time.uptime();
     let sample = Sample { wall_ms: row.get(1), offset_ms: row.get(2), last_ms: row.get(3) };
-    Ok(Look { sent, received, sample, others: row.get(0) })
+    let up_ms = sample.wall_ms - row.get::<_, i64>(4);
+    Ok(Look { sent, received, sample, up_ms, others: row.get(0) })
 }
 
 /// Not always the same ones.

@@ -22,7 +22,7 @@ use tokio_postgres::{Row as SqlRow, Statement};
 
 use crate::BACKEND;
 use crate::connection::{Role, Session};
-use crate::error::{Failure, commit_refused, commit_unanswered};
+use crate::error::{Failure, commit_refused, commit_unanswered, refused};
 use crate::group::Work;
 use crate::queue::{Course, Most, Queue, Waiting};
 use crate::row::{signed, unsigned};
@@ -215,7 +215,7 @@ impl Toucher {
                 self.record(reading.stepped, &meta, &expiries).await;
                 Ok(usize::try_from(counted.get::<_, i64>(0)).unwrap_or(0))
             }
-            Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
+            Ok((Err(error), _)) if refused(&error) => Err(error.into()),
             // It may be done, or even is, and we do not know what time it is.
             Ok((Err(error), _) | (_, Err(error))) => Err(Broken::InDoubt(error.to_string())),
             Err(_) => Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
@@ -226,7 +226,9 @@ impl Toucher {
     /// everybody. The touch itself is done; at worst an object is swept later.
     async fn record(&self, stepped: bool, meta: &SqlRow, expiries: &[i64]) {
         let next_expiry_ms = expiries.iter().min().copied().unwrap_or(i64::MAX);
-        if stepped || next_expiry_ms < meta.get(3) {
+        let recorded: i64 = meta.get(3);
+        // An odd one is the claim of a sweep that may have looked before we came.
+        if stepped || next_expiry_ms < recorded || recorded % 2 != 0 {
             let _ = self.shared.commits.ask(Work::Record { next_expiry_ms }, 0).await;
         }
     }
@@ -269,7 +271,7 @@ impl Toucher {
         let second = join(prolong, client.batch_execute("commit"));
         match tokio::time::timeout(patience, second).await {
             Ok((Ok(_), Ok(()))) => {}
-            Ok((Err(error), _)) if error.as_db_error().is_some() => return Err(error.into()),
+            Ok((Err(error), _)) if refused(&error) => return Err(error.into()),
             Ok((_, Err(error))) if commit_refused(&error) => return Err(error.into()),
             Ok((Err(error), _) | (_, Err(error))) => {
                 return Err(Broken::InDoubt(error.to_string()));

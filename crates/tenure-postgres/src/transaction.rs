@@ -20,7 +20,7 @@ use crate::apply::{
 };
 use crate::concerned::Concerned;
 use crate::connection::{Role, Session};
-use crate::error::{Failure, commit_refused};
+use crate::error::{Failure, commit_refused, refused};
 use crate::group::Work;
 use crate::known::Known;
 use crate::overlay::Overlay;
@@ -194,7 +194,7 @@ impl Transaction<'_> {
                     let rows = overlay.rows(keys);
                     let live = rows.iter().filter(|row| row.is_live(now.store_ms));
                     let spared = live.filter_map(|row| row.expires_at_ms).min();
-                    let next = spared.unwrap_or(i64::MAX).min(*next);
+                    let next = lowered(spared.unwrap_or(i64::MAX).min(*next));
                     let unmoved = next_expiry_ms == *claimed_ms;
                     next_expiry_ms = if unmoved { next } else { next_expiry_ms.min(next) };
                     if let Some(step) = decide_sweep(rows, now, head) {
@@ -205,7 +205,7 @@ impl Transaction<'_> {
                     answers.push(Ok(Committed { revision: None, writes: Vec::new() }));
                 }
                 Work::Record { next_expiry_ms: next } => {
-                    next_expiry_ms = next_expiry_ms.min(lowered(*next));
+                    next_expiry_ms = lowered(next_expiry_ms.min(*next));
                     answers.push(Ok(Committed { revision: None, writes: Vec::new() }));
                 }
             }
@@ -309,7 +309,7 @@ impl Transaction<'_> {
         let writes = Writes::new(overlay, steps);
         let next_expiry_ms = writes
             .earliest_expiry()
-            .map_or(next_expiry_ms, |earliest| lowered(earliest).min(next_expiry_ms));
+            .map_or(next_expiry_ms, |earliest| lowered(earliest.min(next_expiry_ms)));
         let patience = self.shared.connector.options.reply_timeout;
         let idle = match self.joins {
             true => answers.iter().all(Result::is_err),
@@ -352,7 +352,7 @@ impl Transaction<'_> {
         let changed = || answers.iter().map(|answer| answer.is_ok()).collect();
         match tokio::time::timeout(patience, both).await {
             Ok((Ok((_, (_, answer))), Ok(()))) => Ok(Some((head, answer.get(WRITTEN_BY)))),
-            Ok((Err(error), _)) if error.as_db_error().is_some() => Err(error.into()),
+            Ok((Err(error), _)) if refused(&error) => Err(error.into()),
             Ok((_, Err(error))) if commit_refused(&error) => Err(error.into()),
             Ok((Err(error), _) | (_, Err(error))) => {
                 Err(Broken::InDoubt { why: error.to_string(), changed: changed() })
@@ -365,8 +365,8 @@ impl Transaction<'_> {
     }
 }
 
-/// What writers lower the next expiry to is even, what a sweep claims it with is odd: the sweep can
-/// tell whether its claim still stands.
+/// What writers leave as the next expiry is even, also where theirs comes later than what is there; what a
+/// sweep claims it with is odd. So the sweep can tell whether anybody has written since it looked.
 pub(crate) fn lowered(expires_at_ms: i64) -> i64 {
     expires_at_ms & !1
 }

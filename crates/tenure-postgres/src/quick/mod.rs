@@ -34,7 +34,7 @@ use tokio_postgres::Row as SqlRow;
 pub(crate) use self::plan::Plan;
 use self::text::{Parameters, WRITTEN_BY, WROTE_AT};
 pub(crate) use self::text::{change_sql, replace_sql};
-use crate::error::{Failure, commit_refused};
+use crate::error::{Failure, commit_refused, refused};
 use crate::flight::Ready;
 use crate::group::Job;
 use crate::known::{Known, Left};
@@ -123,7 +123,7 @@ async fn send(
         Ok(Ok((answer, Ok(_)))) => Ok(answer),
         Ok(Ok((_, Err(error)))) if commit_refused(&error) => Err(error.into()),
         Ok(Ok((_, Err(error)))) => Err(in_doubt(error.to_string())),
-        Ok(Err(error)) if error.as_db_error().is_none() => Err(in_doubt(error.to_string())),
+        Ok(Err(error)) if !refused(&error) => Err(in_doubt(error.to_string())),
         Ok(Err(error)) => {
             let failure = Failure::from(error);
             // A row was not as we know it.

@@ -123,7 +123,7 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
         if let Some(Change::Put { row: Row { expires_at_ms: Some(at), .. }, .. }) =
             step.changes.first()
         {
-            next_expiry_ms = next_expiry_ms.min(lowered(*at));
+            next_expiry_ms = lowered(next_expiry_ms.min(*at));
         }
         steps.push(step);
         inserted += usize::from(fate == Fate::Insert);

@@ -7,7 +7,7 @@ use tenure::store::{Expect, Store, Touch};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure};
 use tenure_postgres::{Options, PostgresStore};
-use tenure_testkit::Postgres;
+use tenure_testkit::{Postgres, StopMode};
 use tokio_postgres::Client;
 
 use crate::common::{OrFail, Outcome, connect, key, put, raw};
@@ -24,6 +24,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("clock::a_newcomer_asks_after_a_step_back", || first_to_speak(-HOUR));
     trials.test("clock::a_newcomer_asks_after_a_small_step_forward", || first_to_speak(1));
     trials.test("clock::a_newcomer_asks_after_a_small_step_back", || first_to_speak(-1));
+    trials.test("clock::a_newcomer_to_a_restarted_server_waits_for_the_others", restarted);
     trials.test("clock::the_silent_hold_a_newcomer_up_for_a_moment_only", silent);
     trials.test("clock::one_that_answers_is_heard_among_the_silent", among_the_silent);
 }
@@ -120,6 +121,27 @@ async fn first_to_speak(step: i64) -> Outcome {
     ensure!(newcomer.get(&key("over")).await?.is_none(), "the step prolonged an object");
     ensure!(newcomer.commit(put("lives", "y").expect(Expect::Absent)).await.is_err());
     newcomer.commit(put("over", "y").expect(Expect::Absent)).await?;
+    Ok(())
+}
+
+/// The server comes back with another time, and somebody new is there before those who know better.
+async fn restarted() -> Outcome {
+    let mut server = Postgres::start_with_fake_clock().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let store = old_hand(&url).await?;
+    let life = Duration::from_secs(600);
+    let revision = store.commit(put("lives", "x").ttl(life)).await?.revision.unwrap_or(0);
+    server.stop(StopMode::Fast).or_fail()?;
+    // Long enough that whoever listens pauses between two attempts to come back.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.step_clock(HOUR).or_fail()?;
+    server.start_again().or_fail()?;
+    let newcomer = connect(&url).await?;
+    newcomer.commit(put("judge", "x")).await?;
+    for one in [&newcomer, &store] {
+        let lives = one.get(&key("lives")).await?.ok_or("the step ended an object")?;
+        ensure!(lives.revision == revision && lives.expires_in.is_some_and(|left| left <= life));
+    }
     Ok(())
 }
 

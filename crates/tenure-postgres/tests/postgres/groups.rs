@@ -25,6 +25,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("groups::a_watch_keeps_the_store_open", move || kept_open(server));
     trials.test("groups::a_blocked_runtime_starves_nobody", move || blocked(server));
     trials.test("groups::a_short_touch_is_swept_in_time", move || short_touch(server));
+    trials.test("groups::what_is_written_during_a_sweep_is_swept_in_time", move || swept(server));
 }
 
 async fn independent(server: Server) -> Outcome {
@@ -203,6 +204,36 @@ async fn short_touch(server: Server) -> Outcome {
     let batch = end.ok_or("the watch ended")??;
     let expired = matches!(&batch.events[..], [Event::Delete { cause: Cause::Expired, .. }]);
     ensure!(expired, "{batch:?}");
+    Ok(())
+}
+
+/// A sweep has looked what expires next, and before it writes that down, somebody else writes what expires
+/// before it.
+async fn swept(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let sweeper = connect(&url).await?;
+    sweeper.commit(put("opens the session", "x")).await?;
+    let looking = raw(&url).await?;
+    let sessions = "select array_agg(pid) from pg_stat_activity where datname = current_database()
+                    and application_name = 'tenure commit'";
+    let sessions: Vec<i32> = looking.query_one(sessions, &[]).await.or_fail()?.get(0);
+    let idle = Options::new().sweep_interval(Duration::from_secs(3600));
+    let writer = PostgresStore::connect_with(&url, idle).await?.into_store();
+    server.0.pause_sessions(&sessions).or_fail()?;
+    writer.commit(put("due", "x").ttl(Duration::from_millis(100))).await?;
+    let is_so = async |sql: &str| -> Result<bool, Failure> {
+        Ok(looking.query_one(sql, &[]).await.or_fail()?.get(0))
+    };
+    let claimed = "select next_expiry_ms % 2 = 1 and next_expiry_ms < 9e18 from tenure_meta";
+    let waited = eventually("a sweep begins", || is_so(claimed)).await;
+    let wrote = writer.commit(put("later", "x").ttl(Duration::from_secs(30))).await;
+    server.0.resume_sessions(&sessions).or_fail()?;
+    (waited?, wrote?);
+    eventually("it ends", || is_so("select not exists (select from objects where id = 'due')"))
+        .await?;
+    let covered =
+        "select next_expiry_ms <= (select min(expires_at_ms) from objects) from tenure_meta";
+    ensure!(is_so(covered).await?, "nobody would come to sweep it");
     Ok(())
 }
 

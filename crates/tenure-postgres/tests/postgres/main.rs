@@ -18,7 +18,8 @@ use common::{HAMMER, Server, connect};
 fn main() {
     let mut args = std::env::args().skip(1);
     if args.next().as_deref() == Some(HAMMER) {
-        outage::hammer(&args.next().unwrap_or_default());
+        let (url, large) = (args.next().unwrap_or_default(), args.next().unwrap_or_default());
+        outage::hammer(&url, &large);
         return;
     }
     tenure_conformance::harness::main_with_sql(

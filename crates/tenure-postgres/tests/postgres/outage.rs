@@ -24,6 +24,8 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("outage::killed_connections_lose_nothing", move || killed(server));
     trials.test("outage::a_frozen_server_is_told_in_time", frozen_server);
     trials.test("outage::a_frozen_process_stops_nobody_for_long", move || frozen_process(server));
+    trials
+        .test("outage::a_frozen_process_that_takes_no_answer_is_cut_off", move || unheard(server));
     trials.test("outage::a_held_lock_is_told", move || held_lock(server));
 }
 
@@ -163,9 +165,7 @@ async fn frozen_process(server: Server) -> Outcome {
     let url = server.fresh_database()?;
     let store = connect(&url).await?;
     let client = raw(&url).await?;
-    let program = std::env::current_exe()?;
-    let hammer = Command::new(program).args([HAMMER, &url]).stdout(Stdio::null()).spawn()?;
-    let hammer = Killed(hammer);
+    let hammer = Killed::hammer(&url, "0")?;
     let held = "select count(*) from pg_stat_activity where datname = current_database() \
                 and application_name = 'tenure commit' and state = 'idle in transaction'";
     let mut caught = false;
@@ -195,6 +195,34 @@ async fn frozen_process(server: Server) -> Outcome {
     .await
 }
 
+/// It is frozen with the commit lock, and with more to hear than fits between the server and it.
+async fn unheard(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let store = connect(&url).await?;
+    let client = raw(&url).await?;
+    let hammer = Killed::hammer(&url, "8")?;
+    let held = "select count(*) from pg_stat_activity where datname = current_database() \
+                and application_name = 'tenure commit' and wait_event = 'ClientWrite'";
+    let mut caught = false;
+    for _ in 0..200 {
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        hammer.signal("STOP")?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if client.query_one(held, &[]).await.or_fail()?.get::<_, i64>(0) > 0 {
+            caught = true;
+            break;
+        }
+        hammer.signal("CONT")?;
+    }
+    ensure!(caught, "the other process was never stopped with something left to hear");
+    let began = SystemClock.uptime();
+    while let Err(error) = store.commit(put("mine", "x")).await {
+        let waited = SystemClock.uptime() - began;
+        ensure!(waited < Duration::from_secs(15), "held up for {waited:?}: {error}");
+    }
+    Ok(())
+}
+
 async fn held_lock(server: Server) -> Outcome {
     let url = server.fresh_database()?;
     let store = connect(&url).await?;
@@ -215,6 +243,12 @@ async fn held_lock(server: Server) -> Outcome {
 struct Killed(Child);
 
 impl Killed {
+    /// A process that writes again and again, each time with a look at so many large objects.
+    fn hammer(url: &str, large: &str) -> std::io::Result<Self> {
+        let program = std::env::current_exe()?;
+        Command::new(program).args([HAMMER, url, large]).stdout(Stdio::null()).spawn().map(Self)
+    }
+
     fn signal(&self, signal: &str) -> std::io::Result<()> {
         let pid = self.0.id().to_string();
         Command::new("kill").args([&format!("-{signal}"), &pid]).status().map(|_| ())
@@ -230,14 +264,20 @@ impl Drop for Killed {
 
 /// Commits without a pause until killed. A commit with a check takes two exchanges, so that there is an
 /// instant at which it holds the lock and has the next word.
-pub(crate) fn hammer(url: &str) {
+pub(crate) fn hammer(url: &str, large: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return };
+    let large: usize = large.parse().unwrap_or(0);
     runtime.block_on(async {
         let Ok(store) = connect(url).await else { return };
+        for n in 0..large {
+            let _ = store.commit(put(format!("large{n}"), &"x".repeat(1024 * 1024))).await;
+        }
         for n in 0u64.. {
-            // Errors are part of its life: it is frozen now and then.
             let commit = Commit::from(put("hammered", &n.to_string()));
+            let commit = (0..large)
+                .fold(commit, |commit, n| commit.check(key(format!("large{n}")), Expect::Exists));
+            // Errors are part of its life: it is frozen now and then.
             let _ = store.commit(commit.check(key("hammered"), Expect::Any)).await;
         }
     });
