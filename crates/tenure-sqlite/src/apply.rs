@@ -9,12 +9,17 @@ use crate::rows::{labels_text, stored, ttl_ms, with_columns};
 
 /// A row that cannot be read is damage, and the key says where.
 pub(crate) fn of_row(error: rusqlite::Error, key: &Key) -> tenure::Error {
-    match error {
-        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
+    match is_damage(&error) {
+        true => {
             tenure::Error::corrupt(BACKEND, format!("the row of {key} cannot be read: {error}"))
         }
-        error => definite(error),
+        false => definite(error),
     }
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::{FromSqlConversionFailure, InvalidColumnType};
+    matches!(error, FromSqlConversionFailure(..) | InvalidColumnType(..))
 }
 
 pub(crate) fn find(conn: &Connection, key: &Key) -> rusqlite::Result<Option<Row>> {
@@ -38,21 +43,27 @@ pub(crate) struct Sweep {
     pub(crate) bytes: usize,
 }
 
-/// Rows whose life has ended, the oldest first.
+/// Rows whose life has ended, the oldest first. One that cannot be read stays, and keeps nobody else.
 pub(crate) fn expired(conn: &Connection, now_ms: i64, most: &Sweep) -> rusqlite::Result<Vec<Row>> {
     let sql = with_columns!(
         "SELECT ",
         ", expires_at_ms FROM objects WHERE expires_at_ms <= ?1
-         ORDER BY expires_at_ms LIMIT ?2"
+         ORDER BY expires_at_ms"
     );
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = Vec::new();
     let mut bytes = 0;
-    for row in statement.query_map((now_ms, most.rows), stored)? {
-        let row = row?;
+    for row in statement.query_map([now_ms], stored)? {
+        let row = match row {
+            Err(error) if is_damage(&error) => {
+                tracing::warn!(%error, "a row that has expired cannot be read, and stays");
+                continue;
+            }
+            row => row?,
+        };
         bytes += row.object.payload.len();
         rows.push(row);
-        if bytes >= most.bytes {
+        if bytes >= most.bytes || rows.len() >= most.rows {
             break;
         }
     }

@@ -65,17 +65,19 @@ impl Doorway {
         let standing = self.enter();
         // Asked for once and again here: SQLite's own way of waiting sleeps for too long.
         conn.busy_timeout(Duration::ZERO)?;
-        let begun = retry(until, || match conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+        let begin = || conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
+        let begun = retry(until, || match begin() {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(None),
             done => done.map(Some),
         });
+        let begun = match begun {
+            // Once more, for its own words; while it does not wait.
+            Ok(None) => begin().map(Some),
+            begun => begun,
+        };
         drop(standing);
         conn.busy_timeout(self.busy_timeout)?;
-        match begun? {
-            Some(_) => Ok(()),
-            // Once more, for its own words.
-            None => conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(|_| ()),
-        }
+        begun.map(|_| ())
     }
 
     fn enter(&self) -> Option<Standing<'_>> {
@@ -144,8 +146,14 @@ mod tests {
         first.begin(&one).unwrap();
         // Whoever has begun no longer stands in the doorway.
         assert!(second.enter().is_some());
+        let began = SystemClock.uptime();
         let busy = second.begin(&two).unwrap_err();
         assert_eq!(busy.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
+        let patient = Doorway { busy_timeout: Duration::from_secs(2), ..second };
+        let took = timed(|| assert!(patient.begin(&two).is_err()));
+        assert!(took < Duration::from_secs(3), "it waited twice: {took:?}");
+        assert!(SystemClock.uptime() - began > Duration::from_secs(2));
+        let second = patient;
         one.execute_batch("COMMIT").unwrap();
         second.begin(&two).unwrap();
         two.execute_batch("COMMIT").unwrap();

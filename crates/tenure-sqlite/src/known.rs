@@ -37,10 +37,12 @@ impl Known {
         Ok(same)
     }
 
-    /// Forgets everything: what was written may have been undone.
+    /// Forgets everything: what was written may have been undone. Whoever begins next has to look at the
+    /// file as if it were new, so that what refused it once refuses it again.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.bytes = 0;
+        self.data_version = None;
     }
 
     /// The row, or that there is none; `None` if nothing is known.

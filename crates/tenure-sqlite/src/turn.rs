@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide_touch};
 use tenure::store::{Touch, Touched, check_writer};
-use tenure::{Key, Result};
+use tenure::{Error, Key, Result};
 
 use crate::apply::{Statements, by_name, find, of_row};
 use crate::error::{BACKEND, definite};
@@ -89,7 +89,12 @@ impl<'w> Turn<'w> {
 
     /// Prolongs one life, if it can be.
     pub(crate) fn touch(&mut self, touch: &Touch) -> Result<Result<Touched>> {
-        let row = self.row(&touch.key)?;
+        let row = match self.row(&touch.key) {
+            Ok(row) => row,
+            // Nobody but whoever touches it is concerned.
+            Err(error @ Error::Corrupt { .. }) => return Ok(Err(error)),
+            Err(error) => return Err(error),
+        };
         let decided = decide_touch(touch, row.as_ref(), self.now);
         if let Ok((expires_at_ms, _)) = &decided {
             self.extend(&touch.key, *expires_at_ms)?;

@@ -196,7 +196,7 @@ impl Writer {
         let now = self.time.now_ms();
         let swept = match self.next_expiry_ms {
             Some(at) if at <= now => self.sweep(),
-            _ => Ok(()),
+            _ => Ok(true),
         };
         let due = now - self.compacted_at_ms.max(i64::MIN / 2) >= COMPACT_EVERY_MS;
         let compacted = match due || self.behind {
@@ -208,23 +208,35 @@ impl Writer {
         };
         // What failed is tried again when it is due, not at once.
         self.behind = matches!(compacted, Ok(true));
-        if let Err(error) = swept.and(compacted) {
+        // Where nothing could be removed, there is nothing to hurry for either.
+        let idle = matches!(swept, Ok(false));
+        if let Err(error) = swept.map(|_| ()).and(compacted.map(|_| ())) {
             tracing::warn!(%error, "tidying up failed; it is tried again");
-            self.next_expiry_ms = self.next_expiry_ms.map(|at| at.max(now + 1_000));
+            self.wait_a_second(now);
+        } else if idle {
+            self.wait_a_second(now);
         }
     }
 
-    fn sweep(&mut self) -> Result<()> {
+    fn wait_a_second(&mut self, now_ms: i64) {
+        self.next_expiry_ms = self.next_expiry_ms.map(|at| at.max(now_ms + 1_000));
+    }
+
+    /// Whether anything was removed.
+    fn sweep(&mut self) -> Result<bool> {
+        let mut removed = false;
         self.transact(|turn| {
             let now = turn.now;
             let rows = expired(turn.conn, now.store_ms, &SWEEP).map_err(definite)?;
             let step = decide_sweep(rows, now, turn.head());
             if let Some(step) = &step {
                 turn.step(step)?;
+                removed = true;
             }
             turn.keep(step);
             Ok(())
-        })
+        })?;
+        Ok(removed)
     }
 
     /// Forgets a part of what is too old or too much; whether there is more of it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::store::{Expect, Put, Query, WatchRequest};
+use tenure::store::{Expect, Put, Query, Touch, WatchRequest};
 use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -14,6 +14,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("a_damaged_file_says_so", damaged);
     trials.test("a_file_that_is_no_database_says_so", no_database);
     trials.test("a_damaged_row_concerns_only_itself", damaged_row);
+    trials.test("a_damaged_row_keeps_nobody_from_renewing_or_expiring", damaged_and_mortal);
     trials.test("a_stuck_process_makes_writers_wait_then_unavailable", stuck);
     trials.test("a_missing_folder_says_so", missing_folder);
     trials.test("conflicts_in_a_group_concern_only_themselves", group);
@@ -102,6 +103,37 @@ async fn damaged_row() -> Result<(), Failure> {
     }
     store.commit(Put::new(Key::new("k", "good"), "still writable")).await?;
     ensure!(store.get(&Key::new("k", "good")).await?.is_some());
+    Ok(())
+}
+
+async fn damaged_and_mortal() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("row.db");
+    let store = SqliteStore::open(&path)?.into_store();
+    let (brief, life) = (Duration::from_millis(300), Duration::from_secs(60));
+    let mortal = |id: &str, ttl| Put::new(Key::new("k", id), "x").ttl(ttl);
+    let bad = store.commit(mortal("bad", life)).await?.revision.unwrap_or(0);
+    store.commit(mortal("worse", brief)).await?;
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    let spoil = "UPDATE objects SET labels = 'nonsense', revision = revision + 1";
+    conn.execute(spoil, []).map_err(|error| error.to_string())?;
+    let good = store.commit(mortal("good", life)).await?.revision.unwrap_or(0);
+    let touch = |id: &str, revision| Touch { key: Key::new("k", id), revision, ttl: life };
+    for n in 0..50 {
+        let touches = store.touch(vec![touch("bad", bad), touch("good", good)]);
+        let other = store.commit(Put::new(Key::new("other", n.to_string()), "x"));
+        let (touched, other) = futures::future::join(touches, other).await;
+        let touched = touched?;
+        ensure!(matches!(touched[0], Err(Error::Corrupt { .. })), "{touched:?}");
+        ensure!(touched[1].is_ok() && other.is_ok(), "{touched:?} {other:?}");
+    }
+    // One that has expired and cannot be read stays; the others' ends are told all the same.
+    let mut watch = store.watch(&WatchRequest::kind("k")).await?;
+    store.commit(mortal("last", brief)).await?;
+    for told in ["its creation", "its end"] {
+        let batch = tokio::time::timeout(Duration::from_secs(5), watch.next()).await;
+        batch.map_err(|_| format!("nobody tells {told}"))?.ok_or("the watch ended")??;
+    }
     Ok(())
 }
 
