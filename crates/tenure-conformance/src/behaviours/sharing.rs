@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use tenure::lease::{Election, Scope};
+use tenure::Key;
+use tenure::lease::{Election, LEASE, Scope};
+use tenure::store::Put;
 
 use super::leases::{refused, soon, terms};
 use super::waiting::in_line;
 use crate::context::{Context, PATIENCE};
+use crate::helpers::put;
 use crate::subject::behaviour;
 use crate::together::all_at_once;
 use crate::{Behaviour, Failure};
@@ -25,6 +28,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             readers_and_writers_never_overlap,
             [multi, ttl, real_time],
             "while many of both come and go"
+        ),
+        behaviour!(
+            readers_whose_life_is_over_hide_none_that_reads,
+            [multi, ttl, real_time],
+            "however many of them nobody has tidied away yet"
         ),
         behaviour!(
             a_waiting_writer_is_not_passed_by_readers,
@@ -70,6 +78,23 @@ async fn readers_share_and_a_writer_is_alone(ctx: Context) -> Result<(), Failure
     ensure_eq!(a.readers_and_writer(&scope).await?.len(), 1);
     writer.release().await?;
     Ok(a.acquire_read(&scope, &terms(&ctx)).await?.release().await?)
+}
+
+async fn readers_whose_life_is_over_hide_none_that_reads(ctx: Context) -> Result<(), Failure> {
+    let scope = ctx.scope("hidden")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let long = terms(&ctx).ttl(ctx.ttl_of(Duration::from_secs(120)));
+    let reader = a.acquire_read(&scope, &long).await?;
+    // Before all others, in the order in which they are listed.
+    let mut ends = ctx.uptime();
+    for n in 0..5 {
+        let key = Key::new(LEASE, format!("{scope}#read-!{n}"));
+        let gone = put(ctx.store(), Put::new(key, "{}").ttl(ctx.ttl())).await?;
+        ends = ctx.uptime() + gone.ttl.unwrap_or_default();
+    }
+    ctx.pass_until(ends + Duration::from_millis(1)).await;
+    refused(b.acquire_write(&scope, &terms(&ctx)).await, reader.is_valid())?;
+    Ok(reader.release().await?)
 }
 
 async fn readers_and_writers_never_overlap(ctx: Context) -> Result<(), Failure> {

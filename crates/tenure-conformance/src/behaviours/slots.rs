@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::lease::{SlotLease, Terms};
+use tenure::Error;
+use tenure::lease::{Coordinator, Namespace, SlotLease, Terms};
+use tokio::task::JoinHandle;
 
 use super::leases::{refused, soon, terms};
 use crate::context::{Context, PATIENCE};
@@ -39,6 +41,11 @@ pub(super) fn all() -> Vec<Behaviour> {
             a_slot_is_handed_over,
             [multi, ttl, real_time, told],
             "to a waiter by name, the same slot under a greater token"
+        ),
+        behaviour!(
+            a_shrunk_group_is_not_refilled_by_a_hand_over,
+            [multi, ttl, real_time, told],
+            "it is refused, by name, until no more are held than the new count"
         ),
     ]
 }
@@ -135,20 +142,55 @@ async fn a_group_shrinks_without_evicting(ctx: Context) -> Result<(), Failure> {
     Ok(next.into_lease().release().await?)
 }
 
-async fn a_slot_is_handed_over(ctx: Context) -> Result<(), Failure> {
-    let group = ctx.namespace("passing")?;
-    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
-    let slot = a.slots(&group).acquire(1, &terms(&ctx)).await?;
-    let waiting = {
-        let (b, group, terms) = (b.clone(), group.clone(), terms(&ctx).wait_forever());
-        tokio::spawn(async move { b.slots(&group).acquire(1, &terms).await })
-    };
+/// Waits for a slot, and returns once it is in line.
+async fn queue(
+    coordinator: &Coordinator,
+    group: &Namespace,
+    count: u32,
+    terms: Terms,
+) -> Result<JoinHandle<tenure::Result<SlotLease>>, Failure> {
+    let slots = coordinator.slots(group);
+    let waiting = tokio::spawn({
+        let slots = slots.clone();
+        async move { slots.acquire(count, &terms.wait_forever()).await }
+    });
     soon("the waiter", async {
-        while a.slots(&group).waiters().await.is_ok_and(|waiters| waiters.is_empty()) {
+        while slots.waiters().await.is_ok_and(|waiters| waiters.is_empty()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await?;
+    Ok(waiting)
+}
+
+async fn a_shrunk_group_is_not_refilled_by_a_hand_over(ctx: Context) -> Result<(), Failure> {
+    let group = ctx.namespace("refilled")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let long = terms(&ctx).ttl(ctx.ttl_of(Duration::from_secs(120)));
+    let first = a.slots(&group).acquire(2, &long).await?;
+    let second = a.slots(&group).acquire(2, &long).await?;
+    b.slots(&group).resize(1).await?;
+    let waiting = queue(&b, &group, 2, long).await?;
+    let (index, refused) = (first.index(), first.into_lease().hand_over("b").await);
+    let Err((first, Error::Invalid { reason, .. })) = refused else {
+        return Err(Failure::new(format!("slot {index}: {refused:?}")));
+    };
+    ensure!(reason.contains("which has 1"), "the reason is not told: {reason}");
+    let asked = a.slots(&group).ask_to_hand_over(index, None, None, PATIENCE).await;
+    ensure!(matches!(asked, Err(Error::Invalid { .. })), "{asked:?}");
+    first.release().await?;
+    // With one held of one, it may change hands.
+    second.into_lease().hand_over("b").await.map_err(|(_, error)| error)?;
+    let handed = soon("the successor", waiting).await???;
+    ensure_eq!(b.list_holders(&group).await?.len(), 1, "holders");
+    Ok(handed.into_lease().release().await?)
+}
+
+async fn a_slot_is_handed_over(ctx: Context) -> Result<(), Failure> {
+    let group = ctx.namespace("passing")?;
+    let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
+    let slot = a.slots(&group).acquire(1, &terms(&ctx)).await?;
+    let waiting = queue(&b, &group, 1, terms(&ctx)).await?;
     let (token, index) = (slot.token(), slot.index());
     slot.into_lease().hand_over("b").await.map_err(|(_, error)| error)?;
     let handed = soon("the successor", waiting).await???;

@@ -113,3 +113,23 @@ async fn a_shutdown_has_an_end_though_a_loop_is_stuck_since_another_one_ended() 
     running.shut_down().await;
     stuck.keeps_its_lease().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_gate_that_was_dropped_is_waited_for_by_whoever_settles() {
+    let here = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+    let scope: Scope = "dropped/gate".parse().unwrap();
+    let gate = Gate::new(&here, scope.clone()).work("slow", |_term| async {
+        loop {
+            // It can be dropped only here and there.
+            std::thread::sleep(Duration::from_millis(100));
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut status = gate.status();
+    let run = tokio::spawn(gate.run(std::future::pending()));
+    timeout(BOUND, status.wait_for(GateStatus::is_holding)).await.unwrap().unwrap();
+    run.abort();
+    assert!(run.await.is_err());
+    timeout(BOUND, here.settle()).await.expect("it comes to an end");
+    assert_eq!(here.holder(&scope).await.unwrap(), None);
+}

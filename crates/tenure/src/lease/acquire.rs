@@ -127,7 +127,6 @@ async fn wait(
 /// Takes places in line until one of them leads to the lease.
 async fn queue_up(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
     loop {
-        agent.lines_open().await?;
         let ticket = match Ticket::join(agent, claim, terms).await {
             Ok(ticket) => ticket,
             Err(error) => {
@@ -168,7 +167,6 @@ async fn move_on(agent: &Arc<Agent>, claim: &SeveralClaim<'_>, terms: &Terms) ->
     let blocker = claim.blocker(agent).await?;
     let line = blocker.map_or_else(|| Arc::clone(&claim.line), |info| info.id.into());
     let claim = SeveralClaim { keys: claim.keys, line: Arc::clone(&line) };
-    agent.lines_open().await?;
     let ticket = Ticket::join(agent, &claim, terms).await?;
     Ok(match in_line(agent, &claim, terms, ticket).await? {
         Some(held) => Moved::Held(held),

@@ -77,11 +77,10 @@ impl Agent {
 
     /// Lets go of what somebody dropped.
     pub(crate) fn tie_up(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let loose_ends = self.loose_ends.clone();
-        loose_ends.send_modify(|count| *count += 1);
+        let loose_end = LooseEnd::new(&self.loose_ends);
         self.spawn(async move {
             task.await;
-            loose_ends.send_modify(|count| *count -= 1);
+            drop(loose_end);
         });
     }
 
@@ -314,9 +313,80 @@ impl Agent {
     }
 }
 
+/// Something that is being let go of. Also if that panics, it is over then.
+struct LooseEnd(watch::Sender<usize>);
+
+impl LooseEnd {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for LooseEnd {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
         self.wake.notify_one();
         self.poke.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::lease::claim::Whole;
+    use crate::lease::ticket::Ticket;
+    use crate::lease::{Coordinator, Hooks, Scope, Subject, Terms};
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn whoever_joins_as_the_last_one_to_work_for_the_lines_leaves_is_called_all_the_same() {
+        let clock = ManualClock::new();
+        let random = crate::random::SystemRandom::shared();
+        let store = MemoryStore::new().into_store().with_clock(Arc::new(clock.clone()), random);
+        let coordinator = Coordinator::new(store).unwrap();
+        let (agent, scope) = (coordinator.agent(), "a/free".parse::<Scope>().unwrap());
+        agent.lines_open().await.unwrap();
+        // Nobody comes, so the one that works for the lines leaves. This is where somebody comes who has
+        // just seen that they are open.
+        while agent.lines().running {
+            clock.advance(Duration::from_millis(100));
+            tokio::task::yield_now().await;
+        }
+        let terms = Terms::new().wait_forever();
+        let ticket = Ticket::join(agent, &Whole::new(&scope), &terms).await.unwrap();
+        let called = tokio::time::timeout(Duration::from_secs(20), ticket.cue()).await;
+        assert!(called.is_ok(), "nobody calls it, though the scope is free");
+    }
+
+    struct Panics;
+
+    #[async_trait::async_trait]
+    impl Hooks for Panics {
+        async fn will_release_ok(
+            &self,
+            _: Subject<'_>,
+            _: &[u8],
+            _: &mut crate::lease::Draft<'_>,
+        ) -> Result<()> {
+            panic!("on purpose")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_panics_leaves_nothing_to_wait_for() {
+        let coordinator = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+        let terms = Terms::new().hooks(Arc::new(Panics));
+        let lease = coordinator.acquire(&"a/b".parse().unwrap(), &terms).await.unwrap();
+        let released = tokio::spawn(async move { lease.release_ok(b"x").await });
+        assert!(released.await.is_err(), "the panic is the caller's");
+        let settled = tokio::time::timeout(Duration::from_secs(20), coordinator.settle()).await;
+        assert!(settled.is_ok(), "it waits for ever");
     }
 }

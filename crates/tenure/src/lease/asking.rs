@@ -19,6 +19,7 @@ use super::claim::read;
 use super::record::{HAND_OVER, decode, encode, tagged};
 use super::release::{find_waiter, no_hand_over, waits_not};
 use super::shared::can_be_handed_over;
+use super::slots::passing_on;
 use super::{Coordinator, Lease, LeaseEvent, LeaseInfo, Scope, Slots, lease_key};
 use crate::store::{Capability, Commit, Expect, Put, Store, Watch, WatchRequest};
 use crate::{Error, Key, Object, Result};
@@ -185,6 +186,7 @@ impl Wish<'_> {
             return Err(self.lost(token, Some(holder.token)));
         }
         can_be_handed_over(&self.key.id)?;
+        passing_on(agent, self.line, &self.key.id).await?;
         let to = self.successor(coordinator).await?;
         let request = Key::new(HAND_OVER, tagged(&self.key.id, &holder.nonce));
         let revision = self.leave(agent, &request, &to).await?;
@@ -218,12 +220,13 @@ impl Wish<'_> {
         Err(Error::invalid(format!("hand-over of {}", self.key.id), reason))
     }
 
-    /// Leaves the request for the holder, in place of one that somebody else may have left.
+    /// Leaves the request for the holder. One that somebody else has left stands until it is over.
     async fn leave(&self, agent: &Agent, request: &Key, to: &str) -> Result<u64> {
         let before = agent.store.get(request).await?;
         if let Some(object) = &before {
             let record: RequestRecord = decode(object, agent.backend())?;
-            if record.taken_up {
+            let ours = record.by == agent.owner.to_string();
+            if record.taken_up || !ours {
                 let reason =
                     format!("{} has asked for it, and it goes to {}", record.by, record.to);
                 return Err(Error::invalid(format!("hand-over of {}", self.key.id), reason));
@@ -293,9 +296,13 @@ impl Wish<'_> {
             // Gone is what has expired, and so was not taken up either.
             Ok(_) | Err(Error::NotFound { .. }) => {}
             Err(error) if error.is_conflict() => {
-                let told =
-                    format!("{} stops its work to hand over, and is not done", holder.holder);
-                return Err(Error::unknown(agent.backend(), told));
+                let now = agent.store.get(request).await?;
+                let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
+                if now.transpose()?.is_some_and(|now| now.taken_up) {
+                    let told =
+                        format!("{} stops its work to hand over, and is not done", holder.holder);
+                    return Err(Error::unknown(agent.backend(), told));
+                }
             }
             Err(error) => return Err(error),
         }

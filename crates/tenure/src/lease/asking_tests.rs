@@ -116,6 +116,30 @@ async fn a_request_that_was_taken_up_is_not_withdrawn_and_stands_alone() {
 }
 
 #[tokio::test]
+async fn a_second_one_who_asks_is_told_and_neither_is_told_what_is_not_so() {
+    let store = MemoryStore::new().into_store();
+    let scope: Scope = "a/twice".parse().unwrap();
+    let lease = named(&store, "holder").acquire(&scope, &terms()).await.unwrap();
+    let waits = waiter(&store, "next", &scope).await;
+    let first = ask(&store, &scope, None, SHORT * 5);
+    while requests(&store).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = named(&store, "another").ask_to_hand_over(&scope, None, None, SHORT).await;
+    let told = second.unwrap_err().to_string();
+    assert!(told.contains("operator#") && told.contains("goes to next#"), "{told}");
+    // Nobody listens, so nothing is being stopped, whoever asks.
+    let told = first.await.unwrap().unwrap_err();
+    assert!(matches!(told, Error::Held { .. }), "{told}");
+    // When the first one is over, another may ask.
+    let asking = ask(&store, &scope, None, LONG);
+    let request = lease.asked_to_hand_over().await;
+    lease.hand_over(&request.to).await.map_err(|(_, error)| error).unwrap();
+    asking.await.unwrap().unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_holder_does_not_stop_for_somebody_who_has_gone() {
     let store = MemoryStore::new().into_store();
     let scope: Scope = "a/gone".parse().unwrap();

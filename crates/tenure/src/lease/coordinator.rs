@@ -210,8 +210,10 @@ impl Coordinator {
             if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
                 continue;
             }
-            let record: WaiterRecord = decode(&object, self.agent.backend())?;
-            let owner = Owner::from_parts(&record.holder, &record.start)?;
+            let Ok(record) = decode::<WaiterRecord>(&object, self.agent.backend()) else {
+                continue;
+            };
+            let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
             let (place, since_ms) = (object.created_revision, record.since_ms);
             waiters.push(WaiterInfo { owner, place, since_ms });
         }
@@ -224,7 +226,7 @@ impl Coordinator {
         let mut leases = Vec::new();
         for prefix in prefixes(namespace, children) {
             for object in self.agent.store.list_all(&Query::new(LEASE).prefix(prefix)).await? {
-                leases.push(LeaseInfo::read(&object, self.agent.backend())?);
+                leases.extend(LeaseInfo::listed(&object, self.agent.backend()));
             }
         }
         Ok(leases)
@@ -233,7 +235,8 @@ impl Coordinator {
     /// Every lease held, in order of its id.
     pub async fn list_all(&self) -> Result<Vec<LeaseInfo>> {
         let objects = self.agent.store.list_all(&Query::new(LEASE)).await?;
-        objects.iter().map(|object| LeaseInfo::read(object, self.agent.backend())).collect()
+        let backend = self.agent.backend();
+        Ok(objects.iter().filter_map(|object| LeaseInfo::listed(object, backend)).collect())
     }
 
     /// Reaps what ended without a release in these namespaces, also below them if asked: runs the

@@ -6,12 +6,14 @@ use std::time::Duration;
 use futures::poll;
 use tokio::task::JoinHandle;
 
-use super::{Coordinator, Hooks, Lease, Loss, REMAINS, Scope, Terms, renewal};
+use super::{
+    Coordinator, Hooks, LEASE, Lease, LeaseEvent, Loss, REMAINS, Scope, Terms, WAITER, renewal,
+};
 use crate::clock::{Clock as _, ManualClock, SharedClock, SystemClock};
 use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
-use crate::store::{Query, Store};
-use crate::{Error, Result};
+use crate::store::{Put, Query, Store};
+use crate::{Error, Key, Result};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -247,4 +249,29 @@ async fn what_a_hook_should_have_heard_of_in_time_is_left_for_the_reaper() {
     lease.held().state().valid_until = Duration::ZERO;
     assert!(matches!(lease.release_ok(b"42").await, Err(Error::Lost { .. })));
     assert_eq!(store.list_all(&Query::new(REMAINS)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_record_hides_no_lease_and_ends_no_watch() {
+    use futures::StreamExt as _;
+    let store = MemoryStore::new().into_store();
+    let coordinator = Coordinator::new(store.clone()).unwrap();
+    let mut watch = coordinator.watch("a/", None).await.unwrap();
+    for kind in [LEASE, WAITER] {
+        store.commit(Put::new(Key::new(kind, "a/#x"), "junk")).await.unwrap();
+    }
+    store.commit(Put::new(Key::new(LEASE, "a/a"), "junk")).await.unwrap();
+    let lease = coordinator.acquire(&"a/b".parse().unwrap(), &Terms::new()).await.unwrap();
+    for listed in [
+        coordinator.list_all().await.unwrap(),
+        coordinator.list(&"a".parse().unwrap(), true).await.unwrap(),
+    ] {
+        assert_eq!(listed.iter().map(|info| &*info.id).collect::<Vec<_>>(), ["a/b"]);
+    }
+    let told = watch.next().await.unwrap().unwrap();
+    assert!(matches!(&told, LeaseEvent::Held(info) if info.id == "a/b"), "{told:?}");
+    // What is in the way itself says what it is.
+    let told = coordinator.acquire(&"a/a".parse().unwrap(), &Terms::new()).await.unwrap_err();
+    assert!(matches!(told, Error::Corrupt { .. }), "{told}");
+    lease.release().await.unwrap();
 }

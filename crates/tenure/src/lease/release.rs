@@ -331,6 +331,7 @@ pub(crate) async fn compose_hand_over(
     if record.no_hand_over {
         return Err(no_hand_over(successor));
     }
+    let demands = super::slots::passing_on(agent, line, &held.key.id).await?;
     let nonce = untagged(&waiter.id).map_or("", |(_, nonce)| nonce).to_owned();
     let lease = LeaseRecord {
         holder: record.holder.clone(),
@@ -343,7 +344,7 @@ pub(crate) async fn compose_hand_over(
         .expect(Expect::Token(held.token))
         .ttl(Duration::from_millis(record.ttl_ms.max(1)))
         .new_token();
-    let mut commit = Commit::new().put(put).delete(waiter, Expect::Revision(place));
+    let mut commit = demands.put(put).delete(waiter, Expect::Revision(place));
     if held.reapable {
         let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
         commit = commit.delete(remains, Expect::Any);
@@ -383,7 +384,7 @@ pub(crate) async fn find_waiter(
         if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
             continue;
         }
-        let record: WaiterRecord = decode(&object, agent.backend())?;
+        let Ok(record) = decode::<WaiterRecord>(&object, agent.backend()) else { continue };
         let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
         let rank = (record.no_hand_over, object.created_revision);
         let better = best.as_ref().is_none_or(|(_, _, known, _)| rank < *known);

@@ -52,7 +52,8 @@ impl Coordinator {
         let agent = self.agent();
         let query = Query::new(LEASE).prefix(format!("{scope}#"));
         let objects = agent.store.list_all(&query).await?;
-        objects.iter().map(|object| LeaseInfo::read(object, agent.backend())).collect()
+        let backend = agent.backend();
+        Ok(objects.iter().filter_map(|object| LeaseInfo::listed(object, backend)).collect())
     }
 }
 
@@ -100,9 +101,8 @@ impl SharedClaim {
     }
 
     async fn any_reader(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
-        let query = Query::new(LEASE).prefix(self.all_readers()).limit(1);
-        let page = agent.store.list(&query).await?;
-        page.objects.first().map(|object| LeaseInfo::read(object, agent.backend())).transpose()
+        let first = agent.store.first(Query::new(LEASE).prefix(self.all_readers())).await?;
+        first.map(|object| LeaseInfo::read(&object, agent.backend())).transpose()
     }
 }
 
@@ -165,8 +165,8 @@ impl Claim for SharedClaim {
         }
         let query = Query::new(LEASE).prefix(self.all_readers());
         for object in agent.store.list_all(&query).await? {
-            let info = LeaseInfo::read(&object, agent.backend())?;
-            if info.holder == *owner {
+            let info = LeaseInfo::listed(&object, agent.backend());
+            if let Some(info) = info.filter(|info| info.holder == *owner) {
                 return Ok(vec![info]);
             }
         }

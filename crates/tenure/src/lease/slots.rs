@@ -196,7 +196,8 @@ impl Slots {
         let agent = self.coordinator.agent();
         let mut holders = Vec::new();
         for (index, object) in held_slots(agent, &self.group).await? {
-            holders.push(SlotInfo { index, lease: LeaseInfo::read(&object, agent.backend())? });
+            let lease = LeaseInfo::listed(&object, agent.backend());
+            holders.extend(lease.map(|lease| SlotInfo { index, lease }));
         }
         Ok(holders)
     }
@@ -241,6 +242,27 @@ async fn held_slots(agent: &Agent, group: &Namespace) -> Result<Vec<(u32, Object
     let mut slots: Vec<_> = objects.into_iter().filter_map(indexed).collect();
     slots.sort_by_key(|(index, _)| *index);
     Ok(slots)
+}
+
+/// What must hold for the lease of this id in this line to be passed on. A slot of a group that was shrunk
+/// is not: what is held above the count is to be let go of, not filled again.
+pub(super) async fn passing_on(agent: &Agent, line: &str, id: &str) -> Result<Commit> {
+    let Ok(group) = line.parse::<Namespace>() else { return Ok(Commit::new()) };
+    if index_of(&group, id).is_none() {
+        return Ok(Commit::new());
+    }
+    let key = group_key(&group);
+    let Some(object) = agent.store.get(&key).await? else {
+        return Ok(Commit::new().check(key, Expect::Absent));
+    };
+    let count = decode::<GroupRecord>(&object, agent.backend())?.count;
+    // Read after the group: what was acquired before its revision is in here.
+    let held = held_slots(agent, &group).await?.len();
+    if held > count as usize {
+        let reason = format!("{held} hold slots of {group}, which has {count} by now; release it");
+        return Err(Error::invalid(format!("hand-over of {id}"), reason));
+    }
+    Ok(Commit::new().check(key, Expect::Revision(object.revision)))
 }
 
 /// One slot, whichever is free.
@@ -348,7 +370,7 @@ impl Claim for SlotClaim {
     async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
         let mut owned = None;
         for (_, object) in held_slots(agent, &self.group).await? {
-            let info = LeaseInfo::read(&object, agent.backend())?;
+            let Some(info) = LeaseInfo::listed(&object, agent.backend()) else { continue };
             // The one it got last, if an answer that was lost has left it with more.
             let newer = owned.as_ref().is_none_or(|known: &LeaseInfo| info.token > known.token);
             if info.holder == *owner && newer {

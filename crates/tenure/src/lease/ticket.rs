@@ -53,7 +53,7 @@ pub(crate) fn mark(line: &str) -> Key {
 }
 
 impl Ticket {
-    /// Joins the line. [`Agent::lines_open`] must have resolved before.
+    /// Joins the line, once news of it arrives.
     pub(crate) async fn join(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Self> {
         let line = claim.line();
         let nonce = agent.nonce();
@@ -70,6 +70,8 @@ impl Ticket {
         let (stored, entered) = (false, false);
         // From here on, dropping the ticket leaves the line.
         let mut ticket = Self { agent, line, nonce, turn, served, stored, entered, handed };
+        // Only now: whoever works for the lines may leave as long as nobody is in one.
+        ticket.agent.lines_open().await?;
         let place = if ticket.agent.multi() && ticket.agent.listens() {
             ticket.stored = true;
             // Nobody else can run its hooks.

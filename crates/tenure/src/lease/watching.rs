@@ -54,21 +54,20 @@ impl Stream for LeaseWatch {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let backend = self.backend;
         let batch = std::task::ready!(self.watch.poll_next_unpin(context));
-        Poll::Ready(batch.map(|batch| read(&*batch?, backend)))
+        Poll::Ready(batch.map(|batch| Ok(read(&*batch?, backend))))
     }
 }
 
-fn read(batch: &Batch, backend: &'static str) -> Result<LeaseBatch> {
+fn read(batch: &Batch, backend: &'static str) -> LeaseBatch {
     let read = |event: &Event| match event {
-        Event::Put(object) => LeaseInfo::read(object, backend).map(LeaseEvent::Held),
-        Event::Delete { key, cause, last } => Ok(LeaseEvent::Ended {
+        Event::Put(object) => LeaseInfo::listed(object, backend).map(LeaseEvent::Held),
+        Event::Delete { key, cause, last } => Some(LeaseEvent::Ended {
             id: key.id.clone(),
             cause: *cause,
             last: last.as_ref().and_then(|last| LeaseInfo::read(last, backend).ok()),
         }),
     };
-    let events = batch.events.iter().map(read).collect::<Result<_>>()?;
-    Ok(LeaseBatch { revision: batch.revision, events })
+    LeaseBatch { revision: batch.revision, events: batch.events.iter().filter_map(read).collect() }
 }
 
 impl Coordinator {

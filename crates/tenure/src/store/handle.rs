@@ -124,8 +124,22 @@ impl Store {
 
     /// The object of a kind with this name.
     pub async fn get_by_name(&self, kind: &str, name: &str) -> Result<Option<Object>> {
-        let page = self.list(&Query::new(kind).name(name).limit(1)).await?;
-        Ok(page.objects.into_iter().next())
+        self.first(Query::new(kind).name(name)).await
+    }
+
+    /// The first object that a query selects. A page may be empty and have another one behind it.
+    pub(crate) async fn first(&self, query: Query) -> Result<Option<Object>> {
+        let mut query = query.limit(1);
+        loop {
+            let page = self.list(&query).await?;
+            if let Some(first) = page.objects.into_iter().next() {
+                return Ok(Some(first));
+            }
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(None),
+            }
+        }
     }
 
     /// One page of objects in bytewise order of id.
