@@ -9,14 +9,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::record::{WaiterRecord, decode};
 use super::turn::Turn;
+use crate::Object;
 
 /// A waiter of another process gets this long to act once it is its turn. Those behind it then pass
 /// it by: it may be dead, and nothing but its silence would tell.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
+/// A waiter as the store keeps it.
+pub(crate) struct Stored {
+    nonce: String,
+    place: u64,
+    /// The process that waits; empty if the record does not say.
+    via: String,
+}
+
+impl Stored {
+    pub(crate) fn read(nonce: &str, object: &Object) -> Self {
+        let via = decode::<WaiterRecord>(object, "").map(|record| record.via).unwrap_or_default();
+        Self { nonce: nonce.to_owned(), place: object.created_revision, via }
+    }
+}
+
 struct Waiter {
     nonce: Arc<str>,
+    via: Arc<str>,
     /// Present for a waiter of this process.
     turn: Option<Arc<Turn>>,
 }
@@ -101,8 +119,8 @@ impl Line {
             return;
         }
         *known = Some(place);
-        let turn = Some(Arc::clone(turn));
-        self.waiters.insert(place, Waiter { nonce: Arc::clone(nonce), turn });
+        let (nonce, via, turn) = (Arc::clone(nonce), Arc::from(""), Some(Arc::clone(turn)));
+        self.waiters.insert(place, Waiter { nonce, via, turn });
     }
 
     /// A place among ours alone, where the store keeps no line.
@@ -124,23 +142,23 @@ impl Line {
     }
 
     /// Heard: this waiter stands at this place.
-    pub(crate) fn heard_waiter(&mut self, nonce: &str, place: u64, revision: u64) {
+    pub(crate) fn heard_waiter(&mut self, waiter: &Stored, revision: u64) {
         if revision <= self.known {
             return;
         }
-        self.mark = self.mark.max(place);
-        self.insert(nonce, place);
+        self.mark = self.mark.max(waiter.place);
+        self.insert(waiter);
     }
 
-    fn insert(&mut self, nonce: &str, place: u64) {
-        let (nonce, turn) = match self.ours.get_key_value(nonce) {
+    fn insert(&mut self, Stored { nonce, place, via }: &Stored) {
+        let (nonce, turn) = match self.ours.get_key_value(nonce.as_str()) {
             Some((ours, (turn, _))) => (Arc::clone(ours), Some(Arc::clone(turn))),
-            None => (Arc::from(nonce), None),
+            None => (Arc::from(nonce.as_str()), None),
         };
         if let Some((_, known)) = self.ours.get_mut(&nonce) {
-            *known = Some(place);
+            *known = Some(*place);
         }
-        self.waiters.insert(place, Waiter { nonce, turn });
+        self.waiters.insert(*place, Waiter { nonce, via: Arc::from(via.as_str()), turn });
     }
 
     /// Heard: this waiter is no longer in line.
@@ -212,12 +230,12 @@ impl Line {
     }
 
     /// The waiters as the store listed them at a revision.
-    pub(crate) fn sync(&mut self, listed: &[(String, u64)], mark: u64, revision: u64) {
+    pub(crate) fn sync(&mut self, listed: &[Stored], mark: u64, revision: u64) {
         let gone = std::mem::take(&mut self.gone);
-        let there: BTreeMap<u64, &str> = listed
+        let there: BTreeMap<u64, &Stored> = listed
             .iter()
-            .filter(|(nonce, _)| !gone.contains(nonce))
-            .map(|(nonce, place)| (*place, nonce.as_str()))
+            .filter(|waiter| !gone.contains(&waiter.nonce))
+            .map(|waiter| (waiter.place, waiter))
             .collect();
         let gone: Vec<u64> = self
             .waiters
@@ -230,9 +248,7 @@ impl Line {
                 turn.gone();
             }
         }
-        for (place, nonce) in there {
-            self.insert(nonce, place);
-        }
+        there.into_values().for_each(|waiter| self.insert(waiter));
         self.mark = self.mark.max(mark);
         self.known = revision;
         self.synced = true;
@@ -259,22 +275,37 @@ impl Line {
             State::Busy(look_again) => look_again,
             State::Free(since) => since,
         };
-        let Some((ahead, waiter)) =
-            self.waiters.values().enumerate().find(|(_, waiter)| waiter.turn.is_some())
-        else {
-            return Next::Wait;
-        };
-        let at = since + PATIENCE * u32::try_from(ahead).unwrap_or(u32::MAX);
+        let Some((ahead, waiter)) = self.first_of_ours() else { return Next::Wait };
+        let at = since + PATIENCE * ahead;
         let at = if ahead > 0 { at.max(self.left + PATIENCE) } else { at };
         if at > now {
             return Next::At(at);
         }
-        self.freed = false;
-        self.called = Some(Arc::clone(&waiter.nonce));
         if let Some(turn) = &waiter.turn {
             turn.call();
         }
+        self.called = Some(Arc::clone(&waiter.nonce));
+        self.freed = false;
         Next::Wait
+    }
+
+    /// The first waiter of this process, and how many processes have waiters before it: each of them is
+    /// given its time once, however many wait there.
+    fn first_of_ours(&self) -> Option<(u32, &Waiter)> {
+        let mut ahead: Vec<&str> = Vec::new();
+        let mut unknown = 0;
+        for waiter in self.waiters.values() {
+            match &*waiter.via {
+                _ if waiter.turn.is_some() => {
+                    let ahead = u32::try_from(ahead.len()).unwrap_or(u32::MAX);
+                    return Some((ahead.saturating_add(unknown), waiter));
+                }
+                "" => unknown += 1,
+                via if ahead.contains(&via) => {}
+                via => ahead.push(via),
+            }
+        }
+        None
     }
 
     /// The nonces of those ahead of a waiter of ours, who were given their chance; at most `limit`.
@@ -305,96 +336,5 @@ impl Line {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::turn::Cue;
-    use super::*;
-    use futures::FutureExt;
-
-    const T0: Duration = Duration::from_secs(100);
-
-    fn line_of(ours: &[(&str, u64)], others: &[(&str, u64)]) -> (Line, Vec<Arc<Turn>>) {
-        let mut line = Line::new(T0, 1);
-        let turns = ours.iter().map(|(nonce, _)| line.announce(&Arc::from(*nonce))).collect();
-        for (nonce, place) in ours {
-            line.enter(&Arc::from(*nonce), *place);
-        }
-        let listed: Vec<_> =
-            ours.iter().chain(others).map(|(nonce, place)| ((*nonce).to_owned(), *place)).collect();
-        line.sync(&listed, 0, 1000);
-        (line, turns)
-    }
-
-    fn cue(turn: &Turn) -> Option<Cue> {
-        turn.cue().now_or_never()
-    }
-
-    #[test]
-    fn one_waiter_is_called_at_a_time_in_order_of_arrival() {
-        let (mut line, turns) = line_of(&[("b", 20), ("a", 10)], &[]);
-        assert_eq!(line.next(T0), Next::Wait);
-        assert_eq!((cue(&turns[1]), cue(&turns[0])), (Some(Cue::Try), None));
-        assert_eq!(line.next(T0), Next::Wait, "nobody else while one tries");
-        line.tried("a");
-        line.leave("a");
-        line.next(T0);
-        assert_eq!(cue(&turns[0]), Some(Cue::Try));
-    }
-
-    #[test]
-    fn a_silent_waiter_of_another_process_is_passed_by_after_a_while() {
-        let (mut line, turns) = line_of(&[("me", 30)], &[("x", 10), ("y", 20)]);
-        assert_eq!(line.next(T0), Next::At(T0 + PATIENCE * 2));
-        assert_eq!(line.next(T0 + PATIENCE * 2), Next::Wait);
-        assert_eq!(cue(&turns[0]), Some(Cue::Try));
-        assert_eq!(line.passed_by("me", 10).len(), 2);
-    }
-
-    #[test]
-    fn busy_means_nobody_is_called_until_it_is_free_or_time_to_look() {
-        let (mut line, turns) = line_of(&[("me", 30)], &[]);
-        line.busy(T0 + PATIENCE);
-        assert_eq!(line.next(T0), Next::At(T0 + PATIENCE));
-        assert_eq!(cue(&turns[0]), None);
-        line.heard_free(T0, 1);
-        line.next(T0);
-        assert_eq!(cue(&turns[0]), Some(Cue::Try));
-        line.tried("me");
-        line.busy(T0 + PATIENCE);
-        line.next(T0 + PATIENCE);
-        assert_eq!(cue(&turns[0]), Some(Cue::Try), "trying is how it looks");
-    }
-
-    #[test]
-    fn a_waiter_whose_place_goes_is_told_even_if_it_goes_before_it_was_entered() {
-        let mut line = Line::new(T0, 1);
-        let nonce: Arc<str> = "me".into();
-        let turn = line.announce(&nonce);
-        line.heard_waiter("me", 5, 5);
-        line.heard_gone("me", None, 6, T0);
-        assert_eq!(cue(&turn), Some(Cue::Gone));
-        line.enter(&nonce, 5);
-        line.synced = true;
-        assert_eq!(line.passed_by("me", 1).len(), 0);
-        let (mut line, turns) = line_of(&[("me", 30)], &[]);
-        line.sync(&[], 0, 2000);
-        assert_eq!(cue(&turns[0]), Some(Cue::Gone));
-        assert_eq!(line.next(T0), Next::Wait);
-    }
-
-    #[test]
-    fn the_mark_goes_only_with_the_last_waiter() {
-        let (line, _) = line_of(&[("me", 30)], &[("x", 10)]);
-        assert_eq!(line.mark_if_alone("me"), None);
-        let (line, _) = line_of(&[("me", 30)], &[]);
-        assert_eq!(line.mark_if_alone("me"), Some(30));
-    }
-
-    #[test]
-    fn news_older_than_the_list_changes_nothing() {
-        let (mut line, _) = line_of(&[("me", 30)], &[]);
-        line.heard_waiter("late", 7, 900);
-        assert_eq!(line.passed_by("me", 10).len(), 0);
-        line.heard_waiter("new", 1001, 1001);
-        assert_eq!(line.mark_if_alone("me"), None);
-    }
-}
+#[path = "line_tests.rs"]
+mod tests;

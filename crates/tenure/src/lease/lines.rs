@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Owner;
-use super::line::{Line, Next};
+use super::line::{Line, Next, Stored};
 use super::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
 use super::turn::Turn;
 use crate::store::{Batch, Event};
@@ -233,7 +233,7 @@ impl Lines {
             (Event::Delete { .. }, "") => {}
             (_, RESIZED) => line.heard_free(now, revision),
             (Event::Put(object), nonce) => {
-                line.heard_waiter(nonce, object.created_revision, revision);
+                line.heard_waiter(&Stored::read(nonce, object), revision);
             }
             (Event::Delete { last, .. }, nonce) => {
                 let place = last.as_ref().map(|object| object.created_revision);

@@ -82,6 +82,10 @@ pub struct WaiterRecord {
     pub since_ms: i64,
     /// The life it wants for its lease; a hand-over grants it.
     pub ttl_ms: u64,
+    /// The process that waits on its behalf, by the nonce of that process's own start. All its waiters
+    /// are silent if one is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub via: String,
     /// It waits for more than one lease at once, or its hooks have to run, so a hand-over cannot
     /// satisfy it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -106,6 +106,7 @@ impl Ticket {
             start: owner.start().into(),
             since_ms: agent.clock.wall_ms(),
             ttl_ms: u64::try_from(timing.ttl.as_millis()).unwrap_or(u64::MAX),
+            via: agent.owner.start().into(),
             no_hand_over,
             reapable: terms.reapable,
             metadata: terms.metadata.clone(),

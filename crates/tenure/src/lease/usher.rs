@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use super::agent::Agent;
+use super::line::Stored;
 use super::record::{LEASE, WAITER, untagged};
 use crate::store::{Batch, Query, Watch, WatchRequest};
 use crate::{Key, Result};
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Listing {
     /// Which listing this is.
     pub(crate) number: u64,
-    pub(crate) waiters: Vec<(String, u64)>,
+    pub(crate) waiters: Vec<Stored>,
     pub(crate) mark: u64,
     pub(crate) revision: u64,
     /// The revision of the lease that is waited for, if somebody has it.
@@ -157,7 +158,7 @@ async fn list_waiters(agent: &Agent, name: &str, number: u64) -> Result<Listing>
             match untagged(&object.key.id) {
                 Some((line, "")) if line == name => listing.mark = object.revision,
                 Some((line, nonce)) if line == name && nonce != super::lines::RESIZED => {
-                    listing.waiters.push((nonce.to_owned(), object.created_revision));
+                    listing.waiters.push(Stored::read(nonce, &object));
                 }
                 _ => {}
             }
