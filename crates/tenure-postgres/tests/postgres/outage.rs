@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock};
-use tenure::store::{Commit, Expect, Query, Store, WatchRequest};
+use tenure::store::{Commit, Durability, Expect, Query, Store, Touch, WatchRequest};
 use tenure::{Error, Result};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -21,6 +21,10 @@ use crate::common::{HAMMER, OrFail, Outcome, Server, connect, eventually, key, p
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("outage::a_crash_of_the_server_loses_nothing", || restarts(StopMode::Immediate));
     trials.test("outage::a_restart_of_the_server_loses_nothing", || restarts(StopMode::Fast));
+    trials.test(
+        "outage::a_server_that_waits_for_no_disk_is_made_to_and_one_without_is_declared",
+        lax,
+    );
     trials.test("outage::killed_connections_lose_nothing", move || killed(server));
     trials.test("outage::a_frozen_server_is_told_in_time", frozen_server);
     trials.test("outage::a_frozen_process_stops_nobody_for_long", move || frozen_process(server));
@@ -221,6 +225,38 @@ async fn unheard(server: Server) -> Outcome {
         ensure!(waited < Duration::from_secs(15), "held up for {waited:?}: {error}");
     }
     Ok(())
+}
+
+/// Settings of the server's that trade durability for speed.
+async fn lax() -> Outcome {
+    let mut server = Postgres::start().or_fail()?;
+    let url = server.fresh_database().or_fail()?;
+    let owner = raw(&url).await?;
+    for setting in ["synchronous_commit = off", "wal_writer_delay = '10s'"] {
+        owner.batch_execute(&format!("alter system set {setting}")).await.or_fail()?;
+    }
+    owner.batch_execute("select pg_reload_conf()").await.or_fail()?;
+    let is_off = "select current_setting('synchronous_commit') = 'off'";
+    eventually("the settings count", || async {
+        Ok(owner.query_one(is_off, &[]).await.or_fail()?.get(0))
+    })
+    .await?;
+    let store = connect(&url).await?;
+    let life = Duration::from_secs(600);
+    let revision = store.commit(put("acknowledged", "x").ttl(life)).await?.revision;
+    let touch = Touch { key: key("acknowledged"), revision: revision.unwrap_or(0), ttl: life * 2 };
+    store.touch(vec![touch]).await?.remove(0)?;
+    server.restart(StopMode::Immediate).or_fail()?;
+    let there = connect(&url).await?.get(&key("acknowledged")).await?.ok_or("it was lost")?;
+    ensure!(there.expires_in.is_some_and(|left| left > life), "{:?} left", there.expires_in);
+
+    let owner = raw(&url).await?;
+    owner.batch_execute("alter system set fsync = off").await.or_fail()?;
+    owner.batch_execute("select pg_reload_conf()").await.or_fail()?;
+    eventually("the setting counts", || async {
+        Ok(connect(&url).await?.capabilities().durability == Durability::Server)
+    })
+    .await
 }
 
 async fn held_lock(server: Server) -> Outcome {
