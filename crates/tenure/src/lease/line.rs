@@ -17,6 +17,10 @@ use crate::Object;
 /// it by: it may be dead, and nothing but its silence would tell.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
+/// If so many waiters of one process are silent, all of them are: it is dead. A living one may have to call
+/// a few before one can use what it waits for, because some wait for more than this.
+const TURNS: u32 = 4;
+
 /// A waiter as the store keeps it.
 pub(crate) struct Stored {
     nonce: String,
@@ -289,21 +293,21 @@ impl Line {
         Next::Wait
     }
 
-    /// The first waiter of this process, and how many processes have waiters before it: each of them is
-    /// given its time once, however many wait there.
+    /// The first waiter of this process, and how many turns those of others have before it: each its own,
+    /// but those of one process no more than [`TURNS`] together.
     fn first_of_ours(&self) -> Option<(u32, &Waiter)> {
-        let mut ahead: Vec<&str> = Vec::new();
-        let mut unknown = 0;
+        let mut turns: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut ahead = 0_u32;
         for waiter in self.waiters.values() {
-            match &*waiter.via {
-                _ if waiter.turn.is_some() => {
-                    let ahead = u32::try_from(ahead.len()).unwrap_or(u32::MAX);
-                    return Some((ahead.saturating_add(unknown), waiter));
-                }
-                "" => unknown += 1,
-                via if ahead.contains(&via) => {}
-                via => ahead.push(via),
+            if waiter.turn.is_some() {
+                return Some((ahead, waiter));
             }
+            // One that does not say where it waits may be anywhere.
+            let taken = turns.entry(&*waiter.via).or_default();
+            if waiter.via.is_empty() || *taken < TURNS {
+                ahead = ahead.saturating_add(1);
+            }
+            *taken = taken.saturating_add(1);
         }
         None
     }

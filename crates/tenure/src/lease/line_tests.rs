@@ -54,10 +54,10 @@ fn those_of_one_process_are_passed_by_together() {
         let via = if place % 2 == 0 { "dead" } else { "slow" };
         line.heard_waiter(&stored(&place.to_string(), place, via), place);
     }
-    assert_eq!(line.next(T0), Next::At(T0 + PATIENCE * 2));
+    assert_eq!(line.next(T0), Next::At(T0 + PATIENCE * 2 * TURNS));
     // One that does not say where it waits may be anywhere.
     line.heard_waiter(&stored("old", 1600, ""), 1600);
-    assert_eq!(line.next(T0), Next::At(T0 + PATIENCE * 3));
+    assert_eq!(line.next(T0), Next::At(T0 + PATIENCE * (2 * TURNS + 1)));
 }
 
 #[test]

@@ -82,8 +82,8 @@ pub struct WaiterRecord {
     pub since_ms: i64,
     /// The life it wants for its lease; a hand-over grants it.
     pub ttl_ms: u64,
-    /// The process that waits on its behalf, by the nonce of that process's own start. All its waiters
-    /// are silent if one is.
+    /// The process that waits on its behalf, by the nonce of that process's own start: if it is dead, so
+    /// are all its waiters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub via: String,
     /// It waits for more than one lease at once, or its hooks have to run, so a hand-over cannot
