@@ -24,7 +24,7 @@ use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, Range
 use crate::{BACKEND, Options};
 use tenure::store::home::Home;
 
-/// Between rounds through all servers.
+/// Between rounds through all servers, and between attempts at a call.
 const PAUSE: Duration = Duration::from_millis(50);
 /// After this long without an answer of one server the next one is tried beside it. Short leases do not
 /// live much longer than connecting to a server that hangs may take.
@@ -129,10 +129,9 @@ impl Endpoints {
                 Err(fault) => fault.of_read().to_string(),
             };
             tracing::debug!(%why, "no etcd server is good");
-            if self.left(budget) <= PAUSE {
+            if !self.pause(budget).await {
                 return Err(Error::unavailable(BACKEND, why));
             }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -220,6 +219,23 @@ impl Endpoints {
         }
     }
 
+    /// The same, unless the server only asks for patience.
+    pub(crate) fn fail_by(&self, link: &Arc<Link>, fault: &Fault) {
+        if !matches!(fault, Fault::Busy(_)) {
+            self.fail(link);
+        }
+    }
+
+    /// Waits a little, so that a server that refuses at once is not asked without end. Whether there is
+    /// time left to ask again.
+    pub(crate) async fn pause(&self, budget: Budget) -> bool {
+        let has_time = self.left(budget) > PAUSE;
+        if has_time {
+            tokio::time::sleep(PAUSE).await;
+        }
+        has_time
+    }
+
     /// Somebody stopped waiting for an answer: sees whether the server still gives any.
     pub(crate) fn suspect(self: &Arc<Self>, link: &Arc<Link>) {
         if self.is_closed() || link.suspected.swap(true, Ordering::AcqRel) {
@@ -252,17 +268,16 @@ impl Endpoints {
             let watched = Watched::new(self, &link);
             let answer = tokio::time::timeout(attempt, link.call(path, question.clone())).await;
             watched.done();
-            let why = match answer {
+            let fault = match answer {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(fault @ (Fault::No(_) | Fault::NoLease))) => return Err(fault.of_read()),
-                Ok(Err(fault)) => fault.of_read(),
-                Err(_) => Error::unavailable(BACKEND, format!("no answer within {attempt:?}")),
+                Ok(Err(fault)) => fault,
+                Err(_) => Fault::Unclear(format!("no answer within {attempt:?}")),
             };
-            self.fail(&link);
-            if self.left(budget) <= PAUSE {
-                return Err(why);
+            self.fail_by(&link, &fault);
+            if !self.pause(budget).await {
+                return Err(fault.of_read());
             }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 }

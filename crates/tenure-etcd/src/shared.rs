@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use futures::future::join_all;
 use tenure::{Error, Result};
@@ -23,8 +22,6 @@ use crate::wire::{
 use tenure::store::WRITER_LEVEL;
 use tenure::store::home::Home;
 
-/// Before keep-alives that did not count are tried again.
-const PAUSE: Duration = Duration::from_millis(50);
 /// How often raising the writer level may find that somebody else has changed it.
 const RAISES: u32 = 10;
 
@@ -144,9 +141,6 @@ impl Shared {
                         if doubt.broken {
                             self.endpoints.fail(&link);
                         }
-                        // A server may go on to answer reads and to break keep-alives at once.
-                        let pause = self.endpoints.left(budget).min(PAUSE);
-                        tokio::time::sleep(pause).await;
                     }
                 },
                 Ok((_, Err(fault))) => {
@@ -157,6 +151,10 @@ impl Shared {
                     why = format!("no keep-alive was answered within {attempt:?}");
                     self.endpoints.fail(&link);
                 }
+            }
+            // A server may go on to answer reads and to break keep-alives at once.
+            if !self.endpoints.pause(budget).await {
+                break;
             }
         }
         Err(Error::unavailable(BACKEND, why))

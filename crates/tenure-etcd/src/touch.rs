@@ -179,7 +179,7 @@ impl Shared {
             let answer = match call.await.unwrap_or_else(|_| Err(late())) {
                 Ok(answer) => answer,
                 Err(fault) => {
-                    self.endpoints.fail(&link);
+                    self.endpoints.fail_by(&link, &fault);
                     return Err(fault.of_write());
                 }
             };

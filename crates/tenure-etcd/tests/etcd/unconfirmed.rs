@@ -21,7 +21,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     });
 }
 
-async fn behind(sieve: &Sieve, prefix: &str) -> Result<Store, Failure> {
+pub(crate) async fn behind(sieve: &Sieve, prefix: &str) -> Result<Store, Failure> {
     let options = Options::new([format!("127.0.0.1:{}", sieve.port)]).prefix(prefix);
     let options = options.timeout(Duration::from_secs(2));
     Ok(EtcdStore::connect_with(options).await?.into_store())
