@@ -141,7 +141,8 @@ impl Shared {
             Err(Fault::No(error)) => return Err(error),
             Err(fault) => {
                 endpoints.fail_by(&link, &fault);
-                let nothing_lost = !writes || matches!(fault, Fault::Elsewhere(_) | Fault::Busy(_));
+                let nothing_lost =
+                    !writes || matches!(fault, Fault::Elsewhere(_) | Fault::Later(_));
                 let error = if writes { fault.of_write() } else { fault.of_read() };
                 return if nothing_lost { Ok(Tried::Failed(error)) } else { Err(error) };
             }

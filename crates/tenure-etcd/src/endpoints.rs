@@ -221,7 +221,7 @@ impl Endpoints {
 
     /// The same, unless the server only asks for patience.
     pub(crate) fn fail_by(&self, link: &Arc<Link>, fault: &Fault) {
-        if !matches!(fault, Fault::Busy(_)) {
+        if !matches!(fault, Fault::Later(_)) {
             self.fail(link);
         }
     }

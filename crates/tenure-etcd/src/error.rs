@@ -10,9 +10,9 @@ use crate::BACKEND;
 pub(crate) enum Fault {
     /// This server certainly did nothing; another one, or a new connection, may do better.
     Elsewhere(String),
-    /// This server certainly did nothing, for it has too much to do. A new connection would be more of
-    /// that; the same one will do, a little later.
-    Busy(String),
+    /// This server certainly did nothing, or nothing that counts, and would a little later, on the same
+    /// connection: it has too much to do, or has just begun or ceased to lead.
+    Later(String),
     /// It may have been done: the request left and its answer did not come, or does not say.
     Unclear(String),
     /// The etcd lease it names is gone; nothing was done.
@@ -25,7 +25,7 @@ impl Fault {
     /// The answer to a request that may have changed something.
     pub(crate) fn of_write(self) -> Error {
         match self {
-            Self::Elsewhere(why) | Self::Busy(why) => Error::unavailable(BACKEND, why),
+            Self::Elsewhere(why) | Self::Later(why) => Error::unavailable(BACKEND, why),
             Self::Unclear(why) => Error::unknown(BACKEND, why),
             Self::NoLease => Error::unavailable(BACKEND, "an etcd lease ended while it was used"),
             Self::No(error) => error,
@@ -61,7 +61,7 @@ impl From<Status> for Fault {
             return Self::NoLease;
         }
         if text.contains("etcdserver: too many requests") {
-            return Self::Busy(told());
+            return Self::Later(told());
         }
         if DID_NOTHING.iter().any(|known| text.contains(known)) {
             return Self::Elsewhere(told());
@@ -106,7 +106,7 @@ mod tests {
         let none = fault(Code::Unavailable, "etcdserver: no leader");
         assert!(matches!(none.of_write(), Error::Unavailable { .. }));
         let busy = fault(Code::ResourceExhausted, "etcdserver: too many requests");
-        assert!(matches!(busy, Fault::Busy(_)));
+        assert!(matches!(busy, Fault::Later(_)));
         assert!(matches!(busy.of_write(), Error::Unavailable { .. }));
         for text in [
             "etcdserver: request timed out",

@@ -1,4 +1,4 @@
-//! A way to a server on which some calls break, or are refused, and all others pass.
+//! A way to a server on which some calls break, wait or are refused, and all others pass.
 
 use std::collections::HashMap;
 
@@ -21,6 +21,8 @@ const COMPARES: u8 = 0x0a;
 struct Rules {
     /// Calls that break, by the end of their path, and how often each was tried.
     broken: HashMap<&'static str, u32>,
+    /// Calls that wait, likewise, and how many do.
+    held: HashMap<&'static str, u32>,
     /// How many transactions that write were refused, while they are.
     refused: Option<u32>,
     connections: u32,
@@ -56,6 +58,21 @@ impl Sieve {
     /// How often a call that breaks was tried.
     pub(crate) fn tried(&self, method: &str) -> u32 {
         self.rules.borrow().broken.get(method).copied().unwrap_or_default()
+    }
+
+    /// From now on every call of this method waits before the server hears of it.
+    pub(crate) fn hold_calls(&self, method: &'static str) {
+        self.rules.send_modify(|rules| _ = rules.held.insert(method, 0));
+    }
+
+    /// How many calls of this method wait.
+    pub(crate) fn waiting(&self, method: &str) -> u32 {
+        self.rules.borrow().held.get(method).copied().unwrap_or_default()
+    }
+
+    /// Lets all pass that wait.
+    pub(crate) fn let_go(&self) {
+        self.rules.send_modify(|rules| rules.held.clear());
     }
 
     /// From now on transactions that write are refused, in the words of a server that is behind.
@@ -105,6 +122,9 @@ async fn forward(
     method: String,
     rules: watch::Sender<Rules>,
 ) -> Option<()> {
+    rules.send_modify(|rules| _ = count(rules.held.get_mut(&*method)));
+    let mut changes = rules.subscribe();
+    changes.wait_for(|rules| !rules.held.contains_key(&*method)).await.ok()?;
     let (parts, mut body) = request.into_parts();
     let mut begin = Bytes::new();
     if method == "Txn" {
@@ -121,10 +141,9 @@ async fn forward(
     tokio::spawn(pass(body, there));
     let (parts, body) = response.await.ok()?.into_parts();
     let back = respond.send_response(Response::from_parts(parts, ()), false).ok()?;
-    let mut breaks = rules.subscribe();
     tokio::select! {
         passed = pass(body, back) => passed,
-        _ = breaks.wait_for(|rules| rules.broken.contains_key(&*method)) => {
+        _ = changes.wait_for(|rules| rules.broken.contains_key(&*method)) => {
             respond.send_reset(Reason::INTERNAL_ERROR);
             None
         }
