@@ -33,7 +33,7 @@ enum Tried {
     Applied(i64),
     /// Not applied: something it rests on is different, and this is how it is.
     Moved(Snapshot),
-    /// Not applied: the connection failed first.
+    /// Not applied: the connection failed first, or the server would not have it now.
     Failed(Error),
     /// Not applied: a lease it needed is gone.
     NoLease,
@@ -76,7 +76,7 @@ impl Shared {
                 Tried::NoLease => fresh = true,
                 Tried::Failed(error) => {
                     self.put_back(plan);
-                    if self.endpoints.left(budget).is_zero() {
+                    if !Box::pin(self.endpoints.pause(budget)).await {
                         return Err(error);
                     }
                 }
@@ -140,8 +140,9 @@ impl Shared {
             Err(Fault::NoLease) => return Ok(Tried::NoLease),
             Err(Fault::No(error)) => return Err(error),
             Err(fault) => {
-                endpoints.fail(&link);
-                let nothing_lost = !writes || matches!(fault, Fault::Elsewhere(_));
+                endpoints.fail_by(&link, &fault);
+                let nothing_lost =
+                    !writes || matches!(fault, Fault::Elsewhere(_) | Fault::Later(_));
                 let error = if writes { fault.of_write() } else { fault.of_read() };
                 return if nothing_lost { Ok(Tried::Failed(error)) } else { Err(error) };
             }

@@ -1,17 +1,20 @@
 //! Which server is used, and the move to another one when it fails.
 //!
-//! One connection at a time: the servers are tried in turn, and a server counts as good once it has
-//! answered a linearizable read, which it can only do together with a majority. A connection on which
-//! something went wrong is dropped, and the next call goes to the next server. So no server that is
-//! cut off, frozen or restarting holds anybody up for longer than one attempt.
+//! One connection at a time: the servers are tried in turn, the next one beside one that takes its time,
+//! and a server counts as good once it has answered a linearizable read, which it can only do together
+//! with a majority. A connection on which something went wrong is dropped, and the next call goes to the
+//! next server. So no server that is cut off, frozen or restarting holds anybody up for longer than one
+//! attempt.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use prost::Message;
 use tenure::{Error, Result};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
 
 use crate::dial::Line;
 use crate::error::Fault;
@@ -21,8 +24,12 @@ use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, Range
 use crate::{BACKEND, Options};
 use tenure::store::home::Home;
 
-/// Between rounds through all servers.
+/// Between rounds through all servers, and between attempts at a call.
 const PAUSE: Duration = Duration::from_millis(50);
+/// After this long without an answer of one server the next one is tried beside it. Short leases do not
+/// live much longer than connecting to a server that hangs may take.
+const STAGGER: Duration = Duration::from_millis(200);
+
 pub(crate) struct Endpoints {
     pub(crate) options: Arc<Options>,
     home: Arc<Home>,
@@ -108,37 +115,67 @@ impl Endpoints {
         tokio::time::timeout(self.left(budget), opening).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Tries the servers in turn until one is good, or time is up.
+    /// Tries the servers until one is good, or time is up.
     async fn open_some(self: &Arc<Self>, budget: Budget) -> Result<Arc<Link>> {
         loop {
-            let mut why = String::from("no server is named");
-            for _ in 0..self.options.endpoints.len() {
-                let server = self.next.load(Ordering::Relaxed) % self.options.endpoints.len();
-                let this = Arc::clone(self);
-                // On the store's own thread, where the connection lives from then on.
-                let opened = self.home.spawn(async move { this.open(server).await }).await;
-                match opened {
-                    Ok(Ok(link)) => {
-                        let link = Arc::new(link);
-                        *self.link.write().unwrap_or_else(PoisonError::into_inner) =
-                            Some(Arc::clone(&link));
-                        return Ok(link);
-                    }
-                    Ok(Err(Fault::No(error))) => return Err(error),
-                    Ok(Err(fault)) => {
-                        why = fault.of_read().to_string();
-                        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&why);
-                    }
-                    Err(_) => return Err(Error::unavailable(BACKEND, "the store is closed")),
+            let why = match self.open_first().await {
+                Ok(link) => {
+                    let link = Arc::new(link);
+                    *self.link.write().unwrap_or_else(PoisonError::into_inner) =
+                        Some(Arc::clone(&link));
+                    return Ok(link);
                 }
-                self.next.store(server + 1, Ordering::Relaxed);
-            }
+                Err(Fault::No(error)) => return Err(error),
+                Err(fault) => fault.of_read().to_string(),
+            };
             tracing::debug!(%why, "no etcd server is good");
-            if self.left(budget) <= PAUSE {
+            if !self.pause(budget).await {
                 return Err(Error::unavailable(BACKEND, why));
             }
-            tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// One round through the servers: the first that is good. All others wait for whoever does this, so
+    /// one that hangs is not waited for alone.
+    async fn open_first(self: &Arc<Self>) -> Result<Link, Fault> {
+        let mut why = Fault::Elsewhere("no server is named".into());
+        let mut untried = self.options.endpoints.len();
+        let mut opening = FuturesUnordered::new();
+        loop {
+            if untried > 0 {
+                untried -= 1;
+                opening.push(self.open_next());
+            }
+            let pause = async {
+                match untried {
+                    0 => std::future::pending().await,
+                    _ => tokio::time::sleep(STAGGER).await,
+                }
+            };
+            tokio::select! {
+                opened = opening.next() => match opened {
+                    Some(Ok(link)) => return Ok(link),
+                    Some(Err(fault @ Fault::No(_))) => return Err(fault),
+                    Some(Err(fault)) => {
+                        why = fault;
+                        *self.told.lock().unwrap_or_else(PoisonError::into_inner) =
+                            why.clone().of_read().to_string();
+                    }
+                    None => return Err(why),
+                },
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Tries the next server, on the store's own thread, where the connection lives from then on.
+    async fn open_next(self: &Arc<Self>) -> Result<Link, Fault> {
+        // Before it is tried: who waits less than it takes to fail would come back to it for ever.
+        let server = self.next.fetch_add(1, Ordering::Relaxed) % self.options.endpoints.len();
+        let this = Arc::clone(self);
+        let mut opening = Opening(self.home.spawn(async move { this.open(server).await }));
+        let closed = |_| Fault::No(Error::unavailable(BACKEND, "the store is closed"));
+        (&mut opening.0).await.map_err(closed)?
     }
 
     async fn open(&self, server: usize) -> Result<Link, Fault> {
@@ -182,6 +219,23 @@ impl Endpoints {
         }
     }
 
+    /// The same, unless the server only asks for patience.
+    pub(crate) fn fail_by(&self, link: &Arc<Link>, fault: &Fault) {
+        if !matches!(fault, Fault::Later(_)) {
+            self.fail(link);
+        }
+    }
+
+    /// Waits a little, so that a server that refuses at once is not asked without end. Whether there is
+    /// time left to ask again.
+    pub(crate) async fn pause(&self, budget: Budget) -> bool {
+        let has_time = self.left(budget) > PAUSE;
+        if has_time {
+            tokio::time::sleep(PAUSE).await;
+        }
+        has_time
+    }
+
     /// Somebody stopped waiting for an answer: sees whether the server still gives any.
     pub(crate) fn suspect(self: &Arc<Self>, link: &Arc<Link>) {
         if self.is_closed() || link.suspected.swap(true, Ordering::AcqRel) {
@@ -214,18 +268,26 @@ impl Endpoints {
             let watched = Watched::new(self, &link);
             let answer = tokio::time::timeout(attempt, link.call(path, question.clone())).await;
             watched.done();
-            let why = match answer {
+            let fault = match answer {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(fault @ (Fault::No(_) | Fault::NoLease))) => return Err(fault.of_read()),
-                Ok(Err(fault)) => fault.of_read(),
-                Err(_) => Error::unavailable(BACKEND, format!("no answer within {attempt:?}")),
+                Ok(Err(fault)) => fault,
+                Err(_) => Fault::Unclear(format!("no answer within {attempt:?}")),
             };
-            self.fail(&link);
-            if self.left(budget) <= PAUSE {
-                return Err(why);
+            self.fail_by(&link, &fault);
+            if !self.pause(budget).await {
+                return Err(fault.of_read());
             }
-            tokio::time::sleep(PAUSE).await;
         }
+    }
+}
+
+/// A connection that is being opened, for as long as somebody waits for it.
+struct Opening(JoinHandle<Result<Link, Fault>>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

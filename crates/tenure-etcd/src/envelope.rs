@@ -106,6 +106,12 @@ impl Known {
         })
     }
 
+    /// Until when the lease it hangs on cannot have ended, as far as this process knows.
+    pub(crate) fn lives_until(&self) -> Duration {
+        let life = Duration::from_secs(self.life);
+        self.since.map_or(Duration::ZERO, |since| since.saturating_add(life))
+    }
+
     /// Whether a touch wrote it: nothing that a watcher is told.
     pub(crate) fn is_touch(&self) -> bool {
         self.object.revision != number(self.modified)

@@ -10,6 +10,9 @@ use crate::BACKEND;
 pub(crate) enum Fault {
     /// This server certainly did nothing; another one, or a new connection, may do better.
     Elsewhere(String),
+    /// This server certainly did nothing, or nothing that counts, and would a little later, on the same
+    /// connection: it has too much to do, or has just begun or ceased to lead.
+    Later(String),
     /// It may have been done: the request left and its answer did not come, or does not say.
     Unclear(String),
     /// The etcd lease it names is gone; nothing was done.
@@ -22,7 +25,7 @@ impl Fault {
     /// The answer to a request that may have changed something.
     pub(crate) fn of_write(self) -> Error {
         match self {
-            Self::Elsewhere(why) => Error::unavailable(BACKEND, why),
+            Self::Elsewhere(why) | Self::Later(why) => Error::unavailable(BACKEND, why),
             Self::Unclear(why) => Error::unknown(BACKEND, why),
             Self::NoLease => Error::unavailable(BACKEND, "an etcd lease ended while it was used"),
             Self::No(error) => error,
@@ -39,9 +42,8 @@ impl Fault {
 }
 
 /// Errors that etcd gives before it has proposed anything, or instead of it.
-const DID_NOTHING: [&str; 9] = [
+const DID_NOTHING: [&str; 8] = [
     "etcdserver: no leader",
-    "etcdserver: too many requests",
     "etcdserver: not capable",
     "etcdserver: rpc not supported for learner",
     "etcdserver: invalid auth token",
@@ -57,6 +59,9 @@ impl From<Status> for Fault {
         let told = || text.to_owned();
         if text.contains("requested lease not found") {
             return Self::NoLease;
+        }
+        if text.contains("etcdserver: too many requests") {
+            return Self::Later(told());
         }
         if DID_NOTHING.iter().any(|known| text.contains(known)) {
             return Self::Elsewhere(told());
@@ -100,6 +105,9 @@ mod tests {
         let fault = |code, text: &str| Fault::from(Status::new(code, text));
         let none = fault(Code::Unavailable, "etcdserver: no leader");
         assert!(matches!(none.of_write(), Error::Unavailable { .. }));
+        let busy = fault(Code::ResourceExhausted, "etcdserver: too many requests");
+        assert!(matches!(busy, Fault::Later(_)));
+        assert!(matches!(busy.of_write(), Error::Unavailable { .. }));
         for text in [
             "etcdserver: request timed out",
             "etcdserver: request timed out, possibly due to previous leader failure",

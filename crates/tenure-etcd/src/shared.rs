@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use futures::future::join_all;
 use tenure::{Error, Result};
@@ -23,8 +22,6 @@ use crate::wire::{
 use tenure::store::WRITER_LEVEL;
 use tenure::store::home::Home;
 
-/// Before keep-alives that did not count are tried again.
-const PAUSE: Duration = Duration::from_millis(50);
 /// How often raising the writer level may find that somebody else has changed it.
 const RAISES: u32 = 10;
 
@@ -117,7 +114,7 @@ impl Shared {
         join_all(leases.iter().map(|lease| link.keep_alive(*lease))).await
     }
 
-    /// Keeps etcd leases alive for certain. The outer error is about all of them.
+    /// Keeps the etcd leases of a commit alive for certain. The outer error is about all of them.
     ///
     /// A server that was the leader until a moment ago, and does not know better yet, still answers
     /// keep-alives. So each is believed only beside a linearizable read on the same connection in the
@@ -128,38 +125,28 @@ impl Shared {
         leases: &[i64],
         budget: Budget,
     ) -> Result<Vec<Result<(), Fault>>> {
-        let mut why = String::from("no time was left");
-        while !self.endpoints.left(budget).is_zero() {
+        loop {
             let link = self.endpoints.link(budget).await?;
             let attempt = self.endpoints.left(budget).min(self.endpoints.options.attempt);
             let watched = Watched::new(&self.endpoints, &link);
             let both = futures::future::join(self.keep_alive(&link, leases), self.term(&link));
             let answers = tokio::time::timeout(attempt, both).await;
             watched.done();
-            match answers {
-                Ok((renewed, Ok(term))) => match believed(renewed, term) {
-                    Ok(renewed) => return Ok(renewed),
-                    Err(doubt) => {
-                        why = doubt.why;
-                        if doubt.broken {
-                            self.endpoints.fail(&link);
-                        }
-                        // A server may go on to answer reads and to break keep-alives at once.
-                        let pause = self.endpoints.left(budget).min(PAUSE);
-                        tokio::time::sleep(pause).await;
-                    }
-                },
-                Ok((_, Err(fault))) => {
-                    why = fault.of_read().to_string();
-                    self.endpoints.fail(&link);
-                }
-                Err(_) => {
-                    why = format!("no keep-alive was answered within {attempt:?}");
-                    self.endpoints.fail(&link);
-                }
+            let believed = match answers {
+                Ok((renewed, Ok(term))) => believed(renewed, term),
+                Ok((_, Err(fault))) => Err(fault),
+                Err(_) => Err(Fault::Unclear(format!("no keep-alive within {attempt:?}"))),
+            };
+            let fault = match believed {
+                Ok(renewed) => return Ok(renewed),
+                Err(fault) => fault,
+            };
+            self.endpoints.fail_by(&link, &fault);
+            // A server may go on to answer reads and to break keep-alives at once.
+            if !self.endpoints.pause(budget).await {
+                return Err(fault.of_read());
             }
         }
-        Err(Error::unavailable(BACKEND, why))
     }
 
     /// The term of the server, by a read that it can only answer with a majority behind it.
@@ -171,25 +158,19 @@ impl Shared {
     }
 }
 
-/// Why keep-alives do not count.
-pub(crate) struct Doubt {
-    why: String,
-    /// They were not answered; another server may do better.
-    broken: bool,
-}
-
 /// The answers, if all of them count in this term; else what to try again for.
 pub(crate) fn believed(
     renewed: Vec<Result<Renewed, Fault>>,
     term: u64,
-) -> Result<Vec<Result<(), Fault>>, Doubt> {
+) -> Result<Vec<Result<(), Fault>>, Fault> {
     let mut answers = Vec::with_capacity(renewed.len());
     for answer in renewed {
         answers.push(match answer {
             Ok(renewed) if renewed.term == term => Ok(()),
-            Ok(_) => return Err(Doubt { why: "the leader changed".into(), broken: false }),
+            Ok(_) => return Err(Fault::Later("the leader changed".into())),
             Err(Fault::NoLease) => Err(Fault::NoLease),
-            Err(fault) => return Err(Doubt { why: fault.of_read().to_string(), broken: true }),
+            // They were not answered; another server may do better.
+            Err(fault) => return Err(Fault::Elsewhere(fault.of_read().to_string())),
         });
     }
     Ok(answers)

@@ -2,9 +2,15 @@
 //!
 //! An etcd lease that is kept alive prolongs its object and changes nothing else. So the leases that
 //! are known are kept alive at once, all of them down one connection, and beside that the objects are
-//! read to see that each still has the revision given and hangs on that lease. Either order is sound:
-//! an object found on a lease that was kept alive within this call lives at least its full life from
-//! the start of the call. What was not known is kept alive in a second round.
+//! read to see that each still has the revision given and hangs on that lease.
+//!
+//! Where a leader was deposed either order is sound, as long as both were answered in one term: an object
+//! found on a lease that was kept alive within this call lives at least its full life from the start of
+//! the call (decision 10). Where a life has run out it is not. etcd deletes an object before it forgets
+//! the lease, and a keep-alive that comes in between is answered with success; only a read that comes
+//! after the keep-alive tells. The first round leaves the order open, so it counts for lives that cannot
+//! have run out: those that this process has begun less than a life before it had the answers. That is
+//! how holders renew. All others are kept alive first and read then, in a second round.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,12 +33,13 @@ use crate::wire::{TxnRequest, TxnResponse, path};
 
 /// Objects read in one transaction.
 const READ: usize = 100;
-/// How much longer each of them may take a server that has to ask the leader.
+/// How much longer each of them, or of the keep-alives, may take.
 const MORE: Duration = Duration::from_micros(200);
 /// Objects moved to longer leases at a time.
 const MOVES: usize = 64;
 /// How often a move may find the object changed by another one.
 const ATTEMPTS: u32 = 10;
+const AGAIN_AND_AGAIN: &str = "others touched the object again and again";
 
 /// What is to be done for one touch after a look at its object.
 enum Look {
@@ -45,30 +52,37 @@ enum Look {
     No(Error),
 }
 
+/// When the objects are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Beside the keep-alives.
+    Beside,
+    /// When those have been answered.
+    After,
+}
+
+/// The lease that is kept alive for a touch.
+#[derive(Clone, Copy)]
+struct Guess {
+    /// 0 if it is not known.
+    lease: i64,
+    /// Until when it cannot have ended.
+    until: Duration,
+}
+
 impl Shared {
     pub(crate) async fn touch(&self, touches: &[Touch]) -> Result<Vec<Result<Touched>>> {
         let budget = self.endpoints.budget();
         let since = self.endpoints.options.clock.uptime();
-        let looks = self.look(touches, budget).await?;
-        let late: Vec<i64> = looks
-            .iter()
-            .filter_map(|look| match look {
-                Look::Renew(known) => Some(known.lease),
-                _ => None,
-            })
-            .collect();
-        let mut renewed = match late.is_empty() {
-            true => Vec::new(),
-            false => self.keep_alive_for_certain(&late, budget).await?,
+        let guesses: Vec<Guess> = touches.iter().map(|touch| self.guess(touch)).collect();
+        let mut looks = self.look(touches, &guesses, Order::Beside, budget).await?;
+        for _ in 0..ATTEMPTS {
+            if !self.look_again(touches, &mut looks, budget).await? {
+                break;
+            }
         }
-        .into_iter();
-        let answers = looks.into_iter().zip(touches).map(|(look, touch)| {
-            let in_time = match look {
-                Look::Renew(_) => renewed.next().is_some_and(|answer| answer.is_ok()),
-                _ => true,
-            };
-            self.answer(touch, look, in_time, since, budget)
-        });
+        let answers = looks.into_iter().zip(touches);
+        let answers = answers.map(|(look, touch)| self.answer(touch, look, since, budget));
         Ok(stream::iter(answers.collect::<Vec<_>>()).buffered(MOVES).collect().await)
     }
 
@@ -76,67 +90,114 @@ impl Shared {
         &self,
         touch: &Touch,
         look: Look,
-        in_time: bool,
         since: Duration,
         budget: Budget,
     ) -> Result<Touched> {
         let known = match look {
             Look::No(error) => return Err(error),
             Look::Move(known) => return self.lengthen(touch, known, budget).await,
-            Look::Done(known) | Look::Renew(known) if in_time => known,
-            _ => return Err(Error::NotFound { key: touch.key.clone() }),
+            Look::Renew(_) => return Err(Error::unavailable(BACKEND, AGAIN_AND_AGAIN)),
+            Look::Done(known) => known,
         };
         self.cache.put(&Arc::new(Known { since: Some(since), ..Known::clone(&known) }));
         Ok(Touched { revision: touch.revision, ttl: touch.ttl })
     }
 
-    /// Keeps alive what is known and reads everything, on one connection.
-    async fn look(&self, touches: &[Touch], budget: Budget) -> Result<Vec<Look>> {
-        let mut why = Error::unavailable(BACKEND, "no time was left");
-        while !self.endpoints.left(budget).is_zero() {
-            let link = self.endpoints.link(budget).await?;
-            let attempt = self.endpoints.options.attempt + MORE * touches.len() as u32;
-            let attempt = self.endpoints.left(budget).min(attempt);
-            let guesses: Vec<i64> = touches.iter().map(|touch| self.guess(touch)).collect();
-            let leases: Vec<i64> = guesses.iter().copied().filter(|lease| *lease != 0).collect();
-            let watched = Watched::new(&self.endpoints, &link);
-            let both = join(self.keep_alive(&link, &leases), self.read_all(&link, touches));
-            let answers = tokio::time::timeout(attempt, both).await;
-            watched.done();
-            let (renewed, read) = match answers {
-                Ok((renewed, Ok(read))) => (renewed, read),
-                Ok((_, Err(Fault::No(error)))) => return Err(error),
-                Ok((_, Err(fault))) => {
-                    why = fault.of_read();
-                    self.endpoints.fail(&link);
-                    continue;
-                }
-                Err(_) => {
-                    why = Error::unavailable(BACKEND, format!("no answer within {attempt:?}"));
-                    self.endpoints.fail(&link);
-                    continue;
-                }
-            };
-            // One read in another term makes all keep-alives doubtful; they are done again then.
-            let term = read.term;
-            let renewed = term.and_then(|term| believed(renewed, term).ok()).unwrap_or_default();
-            let alive: HashMap<i64, bool> =
-                leases.into_iter().zip(renewed.iter().map(Result::is_ok)).collect();
-            let judged = touches.iter().zip(read.objects).zip(guesses);
-            return Ok(judged
-                .map(|((touch, known), guess)| {
-                    judge(touch, known, alive.get(&guess).map(|alive| (guess, *alive)))
-                })
-                .collect());
+    /// Another round for those whose lease has yet to be kept alive. Whether there were any: what is
+    /// found on yet another lease, because somebody moved it, needs one more.
+    async fn look_again(
+        &self,
+        touches: &[Touch],
+        looks: &mut [Look],
+        budget: Budget,
+    ) -> Result<bool> {
+        let (mut late, mut again, mut guesses) = (Vec::new(), Vec::new(), Vec::new());
+        for (look, touch) in looks.iter_mut().zip(touches) {
+            if let Look::Renew(known) = look {
+                guesses.push(Guess { lease: known.lease, until: Duration::ZERO });
+                again.push(touch.clone());
+                late.push(look);
+            }
         }
-        Err(why)
+        if late.is_empty() {
+            return Ok(false);
+        }
+        let found = self.look(&again, &guesses, Order::After, budget).await?;
+        late.into_iter().zip(found).for_each(|(look, found)| *look = found);
+        Ok(true)
     }
 
-    /// The lease that an object hangs on as far as this process remembers, or 0.
-    fn guess(&self, touch: &Touch) -> i64 {
+    /// Keeps alive what is known and reads everything, on one connection.
+    async fn look(
+        &self,
+        touches: &[Touch],
+        guesses: &[Guess],
+        order: Order,
+        budget: Budget,
+    ) -> Result<Vec<Look>> {
+        loop {
+            let link = self.endpoints.link(budget).await?;
+            let attempt = self.endpoints.options.attempt + order.more(touches.len());
+            let attempt = self.endpoints.left(budget).min(attempt);
+            let watched = Watched::new(&self.endpoints, &link);
+            let asking = self.ask(&link, touches, guesses, order);
+            let answers = tokio::time::timeout(attempt, asking).await;
+            watched.done();
+            let late = || Fault::Unclear(format!("no answer within {attempt:?}"));
+            let fault = match answers.unwrap_or_else(|_| Err(late())) {
+                Ok(looks) => return Ok(looks),
+                Err(Fault::No(error)) => return Err(error),
+                Err(fault) => fault,
+            };
+            self.endpoints.fail_by(&link, &fault);
+            // A server may go on to answer reads and to break keep-alives at once.
+            if !self.endpoints.pause(budget).await {
+                return Err(fault.of_read());
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        link: &Link,
+        touches: &[Touch],
+        guesses: &[Guess],
+        order: Order,
+    ) -> Result<Vec<Look>, Fault> {
+        let leases: Vec<i64> =
+            guesses.iter().map(|guess| guess.lease).filter(|lease| *lease != 0).collect();
+        let keeping = self.keep_alive(link, &leases);
+        let (renewed, read) = match order {
+            Order::Beside => join(keeping, self.read_all(link, touches)).await,
+            Order::After => (keeping.await, self.read_all(link, touches).await),
+        };
+        let Read { term, objects } = read?;
+        let term = term.ok_or_else(|| Fault::Later("the leader changed".into()));
+        let renewed = match (term.and_then(|term| believed(renewed, term)), order) {
+            (Ok(renewed), _) => renewed,
+            // They are done again in the second round.
+            (Err(_), Order::Beside) => Vec::new(),
+            (Err(fault), Order::After) => return Err(fault),
+        };
+        let alive: HashMap<i64, bool> =
+            leases.into_iter().zip(renewed.iter().map(Result::is_ok)).collect();
+        let now = self.endpoints.options.clock.uptime();
+        let judged = touches.iter().zip(objects).zip(guesses).map(|((touch, known), guess)| {
+            let was_kept = alive.get(&guess.lease).is_some_and(|alive| *alive);
+            let counts = was_kept && (order == Order::After || now < guess.until);
+            judge(touch, known, counts.then_some(guess.lease))
+        });
+        Ok(judged.collect())
+    }
+
+    /// The lease that an object hangs on as far as this process remembers.
+    fn guess(&self, touch: &Touch) -> Guess {
         let known = self.cache.get(&touch.key);
         let known = known.filter(|known| known.object.revision == touch.revision);
-        known.filter(|known| known.life >= touch.ttl.as_secs()).map_or(0, |known| known.lease)
+        match known.filter(|known| known.life >= touch.ttl.as_secs()) {
+            Some(known) => Guess { lease: known.lease, until: known.lives_until() },
+            None => Guess { lease: 0, until: Duration::ZERO },
+        }
     }
 
     async fn read_all(&self, link: &Link, touches: &[Touch]) -> Result<Read, Fault> {
@@ -179,7 +240,7 @@ impl Shared {
             let answer = match call.await.unwrap_or_else(|_| Err(late())) {
                 Ok(answer) => answer,
                 Err(fault) => {
-                    self.endpoints.fail(&link);
+                    self.endpoints.fail_by(&link, &fault);
                     return Err(fault.of_write());
                 }
             };
@@ -204,7 +265,7 @@ impl Shared {
             };
             tracing::debug!(key = %touch.key, attempt, "another touch moved it first");
         }
-        Err(Error::unavailable(BACKEND, "others touched the object again and again"))
+        Err(Error::unavailable(BACKEND, AGAIN_AND_AGAIN))
     }
 
     fn moving(&self, known: &Known, lease: i64, life: u64) -> TxnRequest {
@@ -216,6 +277,17 @@ impl Shared {
         }
         let compare = vec![unchanged(key.clone(), known.modified)];
         TxnRequest { compare, success, failure: vec![get(key)] }
+    }
+}
+
+impl Order {
+    /// How much longer this many objects may take a server that has to ask the leader.
+    fn more(self, objects: usize) -> Duration {
+        let each = match self {
+            Self::Beside => MORE,
+            Self::After => MORE * 2,
+        };
+        each * u32::try_from(objects).unwrap_or(u32::MAX)
     }
 }
 
@@ -231,9 +303,8 @@ fn found(key: &Key, answer: TxnResponse) -> Result<Option<Arc<Known>>> {
     kv.map(|kv| Known::read(key.clone(), &kv).map(Arc::new)).transpose()
 }
 
-/// What becomes of one touch. `guess` is the lease that was kept alive for it, and whether it was
-/// there to be.
-fn judge(touch: &Touch, known: Result<Option<Arc<Known>>>, guess: Option<(i64, bool)>) -> Look {
+/// What becomes of one touch, if this lease was kept alive for it.
+fn judge(touch: &Touch, known: Result<Option<Arc<Known>>>, kept: Option<i64>) -> Look {
     let known = match known {
         Ok(Some(known)) => known,
         Ok(None) => return Look::No(Error::NotFound { key: touch.key.clone() }),
@@ -255,8 +326,5 @@ fn judge(touch: &Touch, known: Result<Option<Arc<Known>>>, guess: Option<(i64, b
     if known.life < touch.ttl.as_secs() {
         return Look::Move(known);
     }
-    match guess {
-        Some((lease, true)) if lease == known.lease => Look::Done(known),
-        _ => Look::Renew(known),
-    }
+    if kept == Some(known.lease) { Look::Done(known) } else { Look::Renew(known) }
 }

@@ -23,9 +23,6 @@ use crate::wire::{Lease, LeaseList};
 
 /// Leases in one page of a list.
 const PAGE: u32 = 500;
-/// The server is asked to end a watch after this long; it is then taken up where it ended. So a
-/// connection that died silently is noticed before long.
-const WATCH_SECONDS: u32 = 60;
 
 /// The Leases of one namespace.
 #[derive(Clone)]
@@ -35,17 +32,22 @@ pub(crate) struct Api {
     /// What requests show, where the client does not see to it.
     token: Option<Arc<Token>>,
     timeout: Duration,
+    /// The server is asked to end a watch after this long; it is then taken up where it ended. So a
+    /// connection that died silently is noticed before long.
+    watch_seconds: u32,
 }
 
 /// Events of a watch.
 pub(crate) type Events = BoxStream<'static, Result<WatchEvent<Lease>, Failure>>;
 
 impl Api {
-    pub(crate) fn new(connected: Connected, timeout: Duration) -> Self {
+    pub(crate) fn new(connected: Connected, timeout: Duration, watch: Duration) -> Self {
         let namespace = &connected.namespace;
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         let token = connected.token.map(Arc::new);
-        Self { client: connected.client, leases: Request::new(path), token, timeout }
+        let watch_seconds = u32::try_from(watch.as_secs()).unwrap_or(u32::MAX).max(1);
+        let leases = Request::new(path);
+        Self { client: connected.client, leases, token, timeout, watch_seconds }
     }
 
     /// The Lease of this name. Linearizable: the server asks etcd.
@@ -105,7 +107,7 @@ impl Api {
 
     /// Everything that happens behind a resourceVersion, until the server ends it.
     pub(crate) async fn watch(&self, behind: u64) -> Result<Events, Failure> {
-        let params = WatchParams::default().timeout(WATCH_SECONDS);
+        let params = WatchParams::default().timeout(self.watch_seconds);
         let request = self.leases.watch(&params, &behind.to_string()).map_err(unbuilt)?;
         let opening = self.client.request_events::<Lease>(self.shown(request));
         let events = match tokio::time::timeout(self.timeout, opening).await {
@@ -117,7 +119,7 @@ impl Api {
 
     /// How long a watch may be silent: the server ends it earlier.
     pub(crate) fn watch_silence(&self) -> Duration {
-        Duration::from_secs(WATCH_SECONDS.into()) + self.timeout
+        Duration::from_secs(self.watch_seconds.into()) + self.timeout
     }
 
     async fn send<T: DeserializeOwned>(

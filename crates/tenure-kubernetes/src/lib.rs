@@ -114,7 +114,7 @@ impl KubernetesStore {
         let (clock, idle) = (Arc::clone(&options.clock), options.idle);
         let connecting = home.run(async move {
             let connected = connect::connect(&options).await?;
-            let api = Api::new(connected, options.request_timeout);
+            let api = Api::new(connected, options.request_timeout, options.watch_time);
             // Whether it answers, whether we may list, and whether tokens can be ordered.
             wire::revision(&api.head().await.map_err(Failure::of_read)?)?;
             Ok(api)

@@ -23,6 +23,7 @@ pub struct Options {
     pub(crate) prefix: String,
     pub(crate) idle: Option<Duration>,
     pub(crate) request_timeout: Duration,
+    pub(crate) watch_time: Duration,
     pub(crate) clock: SharedClock,
 }
 
@@ -38,6 +39,7 @@ impl Options {
             prefix: String::new(),
             idle: None,
             request_timeout: Duration::from_secs(8),
+            watch_time: Duration::from_secs(60),
             clock: SystemClock::shared(),
         }
     }
@@ -139,6 +141,14 @@ impl Options {
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout.max(Duration::from_millis(10));
+        self
+    }
+
+    /// After how long the API server is to end a watch, which then goes on with another (60 seconds, in
+    /// whole seconds). One that has told nothing for this long and the time for an answer counts as dead.
+    #[must_use]
+    pub fn watch_time(mut self, time: Duration) -> Self {
+        self.watch_time = time.max(Duration::from_secs(1));
         self
     }
 

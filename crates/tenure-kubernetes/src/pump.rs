@@ -1,14 +1,16 @@
 //! The one watch of the API server that feeds all watchers of this store.
 //!
 //! It runs while somebody watches. It begins with a list, follows from there with bookmarks, and takes
-//! up a connection that broke where it was. If the server no longer has what happened in between (410),
-//! every watcher is told that history is gone: they list again, and the pump begins anew.
+//! up a connection that broke, or was silent for longer than a server ever is, where it was. If the
+//! server no longer has what happened in between (410), every watcher is told that history is gone: they
+//! list again, and the pump begins anew.
 //!
 //! Nobody but observers notices an expiry, so the pump keeps their timers. When one is due it reads the
 //! Lease: if it is still the very state that was seen, it has expired. A Lease of ours is then emptied,
 //! under a revision that everybody hears of, newcomers who would have to wait longer included. One of
 //! somebody else's elector is left alone, and only our own watchers are told.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -171,6 +173,9 @@ async fn follow(
 ) -> Ended {
     let mut checks = FuturesUnordered::new();
     let mut idle_since = None;
+    // Starts anew with what is heard and nothing else: leases that come due turn this loop as well. By
+    // real time, since a connection is as dead by any other clock.
+    let mut silence = pin!(tokio::time::sleep(shared.api.watch_silence()));
     loop {
         let now = shared.clock.uptime();
         while checks.len() < CHECKS
@@ -192,13 +197,13 @@ async fn follow(
             }
         };
         tokio::select! {
-            event = tokio::time::timeout(shared.api.watch_silence(), events.next()) => {
+            event = events.next() => {
+                silence.set(tokio::time::sleep(shared.api.watch_silence()));
                 let heard = match event {
-                    Ok(Some(Ok(WatchEvent::Error(status)))) => Err(Failure::from(*status)),
-                    Ok(Some(Ok(event))) => Ok(event),
-                    Ok(Some(Err(failure))) => Err(failure),
-                    Ok(None) => return Ended::Closed,
-                    Err(_) => Err(Failure::Unsettled("it was silent for too long".into())),
+                    Some(Ok(WatchEvent::Error(status))) => Err(Failure::from(*status)),
+                    Some(Ok(event)) => Ok(event),
+                    Some(Err(failure)) => Err(failure),
+                    None => return Ended::Closed,
                 };
                 match heard.map(|event| hear(shared, view, event)) {
                     Ok(Ok(Some(batch))) => ring.publish(batch, true),
@@ -212,6 +217,10 @@ async fn follow(
                 if let Some(batch) = expired.and_then(|due| view.expired(&due)) {
                     ring.publish(batch, false);
                 }
+            }
+            () = silence.as_mut() => {
+                let silent = Failure::Unsettled("it was silent for too long".into());
+                return Ended::Broken(silent.of_read());
             }
             () = timer => {}
         }

@@ -5,6 +5,7 @@ mod common;
 mod holders;
 mod keys;
 mod outage;
+mod overload;
 mod secure;
 mod sieve;
 mod unconfirmed;
@@ -19,6 +20,7 @@ fn main() {
             trials.suite("etcd", server.fresh());
             keys::add(trials, server);
             outage::add(trials, server);
+            overload::add(trials, server);
             unconfirmed::add(trials, server);
             secure::add(trials);
             cluster::add(trials);

@@ -16,6 +16,7 @@ use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put};
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("etcd::a_restarted_server_is_found_again", a_restarted_server);
     trials.test("etcd::a_holder_whose_keep_alives_hang_stops_in_time", move || hung(server));
+    trials.test("etcd::a_short_lease_survives_beside_a_server_that_hangs", move || beside(server));
     trials.test("etcd::a_commit_without_an_answer_is_unknown", move || no_answer(server));
     trials.test("etcd::many_lives_at_once_are_granted_at_once", move || many_lives(server));
     trials.test("etcd::a_watch_that_history_outran_while_it_was_away_says_so", outrun);
@@ -92,6 +93,42 @@ async fn hung(server: Server) -> Outcome {
         return Err("the store forgot the lease before its holder did".into());
     }
     Ok(())
+}
+
+/// Two ways to the server, of which one hangs and the other breaks for a moment. Connecting may take as
+/// long as the lease lives, so whoever waits for the one that hangs has lost it.
+async fn beside(server: Server) -> Outcome {
+    let (hanging, breaking) = (door(server)?, door(server)?);
+    let life = Duration::from_secs(3);
+    let ways = [&hanging, &breaking].map(|door| format!("127.0.0.1:{}", door.port()));
+    let options = Options::new(ways).prefix("beside").connect_timeout(life);
+    let store = EtcdStore::connect_with(options).await?.into_store();
+    let coordinator = Coordinator::builder(store).name("holder").start()?;
+    let scope = Scope::new(&Namespace::new(["beside"])?, "held")?;
+    let lease = coordinator.acquire(&scope, &Terms::new().ttl(life)).await?;
+    let renewal = async || {
+        let before = lease.valid_until();
+        eventually("a renewal", || async {
+            let lost = |loss| Failure::new(format!("the lease was lost: {loss}"));
+            lease.loss().map_or(Ok(()), |loss| Err(lost(loss)))?;
+            Ok(lease.valid_until() > before)
+        })
+        .await
+    };
+    // Renewed twice with the first way shut, it is renewed over the second.
+    hanging.shut();
+    renewal().await?;
+    renewal().await?;
+    hanging.open();
+    hanging.freeze();
+    for _ in 0..3 {
+        breaking.shut();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        breaking.open();
+        renewal().await?;
+        renewal().await?;
+    }
+    Ok(lease.release().await?)
 }
 
 async fn no_answer(server: Server) -> Outcome {

@@ -1,15 +1,17 @@
 //! Lives that nobody confirms: transactions are applied while keep-alives break.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock::{Clock as _, SystemClock};
+use tenure::Error;
+use tenure::clock::{Clock as _, ManualClock, SystemClock};
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
 use tenure::store::{Store, Touch};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 use tenure_etcd::{EtcdStore, Options};
 
-use crate::common::{Outcome, Server, key, put};
+use crate::common::{OrFail as _, Outcome, Server, connect, eventually, key, put};
 use crate::sieve::Sieve;
 
 const KEEP_ALIVE: &str = "LeaseKeepAlive";
@@ -19,9 +21,13 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("etcd::keep_alives_that_break_at_once_are_not_sent_without_a_pause", move || {
         paused(server)
     });
+    trials.test("etcd::a_touch_counts_only_if_its_object_is_found_afterwards", move || {
+        found_afterwards(server)
+    });
+    trials.test("etcd::a_touch_that_took_a_life_looks_again", move || looks_again(server));
 }
 
-async fn behind(sieve: &Sieve, prefix: &str) -> Result<Store, Failure> {
+pub(crate) async fn behind(sieve: &Sieve, prefix: &str) -> Result<Store, Failure> {
     let options = Options::new([format!("127.0.0.1:{}", sieve.port)]).prefix(prefix);
     let options = options.timeout(Duration::from_secs(2));
     Ok(EtcdStore::connect_with(options).await?.into_store())
@@ -64,4 +70,54 @@ async fn paused(server: Server) -> Outcome {
         return Err(Failure::new(format!("{tried} keep-alives within {took:?}")));
     }
     Ok(())
+}
+
+/// Whoever does not know the etcd lease of an object reads it first and then keeps it alive. The object
+/// ends in between, and its etcd lease does not: so it may be for a moment when a life runs out.
+async fn found_afterwards(server: Server) -> Outcome {
+    let sieve = Sieve::before(server.0.address(0)).await?;
+    let (far, near) =
+        (behind(&sieve, "afterwards").await?, connect(&server.0.url("afterwards")).await?);
+    let life = Duration::from_secs(60);
+    let done = near.commit(put("a", "x").ttl(life)).await?.first_put().ok_or("no put")?;
+    let touch = Touch { key: key("a"), revision: done.revision, ttl: life };
+    touched_and_deleted(&sieve, far, near, touch, || ()).await
+}
+
+/// Whoever knows the etcd lease keeps it alive while it reads the object. The object is found, but by the
+/// time the keep-alive is answered its life may be over.
+async fn looks_again(server: Server) -> Outcome {
+    let sieve = Sieve::before(server.0.address(0)).await?;
+    let clock = ManualClock::new();
+    let options = Options::new([format!("127.0.0.1:{}", sieve.port)]).prefix("again");
+    let options = options.clock(Arc::new(clock.clone())).timeout(Duration::from_secs(600));
+    let far = EtcdStore::connect_with(options).await?.into_store();
+    let near = connect(&server.0.url("again")).await?;
+    let life = Duration::from_secs(60);
+    let done = far.commit(put("a", "x").ttl(life)).await?.first_put().ok_or("no put")?;
+    let touch = Touch { key: key("a"), revision: done.revision, ttl: life };
+    touched_and_deleted(&sieve, far, near, touch, || clock.advance(life)).await
+}
+
+/// Touches an object that is deleted when it has been read and its lease is about to be kept alive, which
+/// succeeds: a delete leaves the etcd lease alone.
+async fn touched_and_deleted(
+    sieve: &Sieve,
+    far: Store,
+    near: Store,
+    touch: Touch,
+    meanwhile: impl FnOnce(),
+) -> Outcome {
+    sieve.hold_calls(KEEP_ALIVE);
+    let touching = tokio::spawn(async move { far.touch(vec![touch]).await });
+    eventually("a keep-alive", || async { Ok(sieve.waiting(KEEP_ALIVE) > 0) }).await?;
+    // Time for what is read beside it.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    meanwhile();
+    near.delete(&key("a")).await?;
+    sieve.let_go();
+    match touching.await.or_fail()??.remove(0) {
+        Err(Error::NotFound { .. }) => Ok(()),
+        touched => Err(Failure::new(format!("its object was gone, but {touched:?}"))),
+    }
 }

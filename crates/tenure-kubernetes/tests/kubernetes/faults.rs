@@ -23,6 +23,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("kubernetes::no_answer_in_time_is_unknown", silence);
     trials.test("kubernetes::a_watch_goes_on_after_a_cut", cut);
     trials.test("kubernetes::a_watch_that_is_ended_at_once_is_not_asked_for_again_at_once", ended);
+    trials.test("kubernetes::a_watch_that_died_silently_is_noticed_though_leases_come_due", mute);
     trials.test("kubernetes::bookmarks_keep_a_quiet_watch_fresh", bookmarks);
     trials.test("kubernetes::a_watch_that_history_outran_says_so", outrun);
     trials.test("kubernetes::an_outage_is_survived", outage);
@@ -220,14 +221,41 @@ async fn ended() -> Outcome {
     soon("a watch that stays", async {
         while watches <= TIMES {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            let seen = server.take_seen();
-            watches += seen.iter().filter(|seen| seen.target.contains("watch=true")).count();
+            watches += self::watches(&server);
         }
     })
     .await?;
     let took = SystemClock.uptime() - before;
     ensure!(took > Duration::from_secs(2), "{watches} watches were asked for within {took:?}");
     told(&there, &mut watch, "b").await
+}
+
+fn watches(server: &ApiServer) -> usize {
+    server.take_seen().iter().filter(|seen| seen.target.contains("watch=true")).count()
+}
+
+/// The watch is open and mute. Meanwhile a lease that somebody else renews comes due again and again, as
+/// far as the watcher knows: looking after that is no sign of life of the watch.
+async fn mute() -> Outcome {
+    let server = standin();
+    let (watch_time, answer) = (Duration::from_secs(1), Duration::from_secs(3));
+    let options = options(&server).watch_time(watch_time).request_timeout(answer);
+    let (here, there) = (open_with(options).await?, open(&server).await?);
+    let holder = coordinator(&there, "holder")?;
+    let held = holder.acquire(&scope("jobs/held")?, &terms(3)).await?;
+    server.break_next("WATCH", Fault::Mute);
+    server.take_seen();
+    let mut watch = here.watch(&WatchRequest::kind(LEASE)).await?;
+    ensure_eq!(watches(&server), 1);
+    soon("another watch", async {
+        while watches(&server) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await?;
+    told(&there, &mut watch, "a").await?;
+    ensure!(held.is_valid(), "it was lost meanwhile: {:?}", held.loss());
+    Ok(held.release().await?)
 }
 
 async fn bookmarks() -> Outcome {

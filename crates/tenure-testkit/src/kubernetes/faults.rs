@@ -18,6 +18,8 @@ pub enum Fault {
     Because(u16, &'static str),
     /// It is answered 200, and that is all: a proxy that ends every watch at once.
     End,
+    /// It is answered 200, and then nothing comes and nothing ends: a connection that died silently.
+    Mute,
 }
 
 /// A request as the stand-in saw it.

@@ -163,6 +163,10 @@ async fn handle(
             note(&server, method, target, body, 200);
             return Ok(streamed(stream::empty().boxed()));
         }
+        Some(Fault::Mute) => {
+            note(&server, method, target, body, 200);
+            return Ok(streamed(stream::pending().boxed()));
+        }
         _ => {}
     }
     if !authorized {
