@@ -159,14 +159,14 @@ impl Leases {
 
     /// Keeps wanted spares alive, fills up what is missing and lets the rest go.
     async fn keep_warm(&self) {
-        let now = self.now();
+        let (now, most) = (self.now(), self.endpoints.options.spares);
         let (mut due, mut missing) = (Vec::new(), Vec::new());
         {
             let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
             shelves.retain(|_, shelf| now.saturating_sub(shelf.used) < IDLE);
             for (life, shelf) in shelves.iter_mut() {
                 if now.saturating_sub(shelf.used) > CALM {
-                    shelf.wanted = (shelf.wanted / 2).max(LEAST);
+                    shelf.wanted = (shelf.wanted / 2).max(LEAST).min(most);
                 }
                 shelf.spares.retain(|spare| spare.is_young(now));
                 // The most recently used are at the end, and stay.
