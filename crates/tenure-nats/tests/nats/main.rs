@@ -6,6 +6,7 @@ mod cluster;
 mod common;
 mod connect;
 mod credentials;
+mod ends;
 mod holders;
 mod outage;
 mod traps;
@@ -19,6 +20,7 @@ fn main() {
             let server = Server::shared();
             trials.suite("nats", server.fresh_bucket());
             traps::add(trials, server);
+            ends::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);
