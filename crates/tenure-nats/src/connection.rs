@@ -123,6 +123,8 @@ pub(crate) struct Connection {
     pub(crate) home: Home,
     /// How many servers keep the bucket, as its leader last said; 0 before that.
     pub(crate) replicas: AtomicUsize,
+    /// Whether its leader said that it is in a cluster.
+    pub(crate) clustered: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -134,7 +136,8 @@ impl Connection {
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { line, near, subjects, options, time, home, replicas, closed })
+        let clustered = AtomicBool::new(false);
+        Ok(Self { line, near, subjects, options, time, home, replicas, clustered, closed })
     }
 
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
@@ -160,6 +163,12 @@ impl Connection {
     /// How many servers keep the bucket.
     pub(crate) fn replicas(&self) -> usize {
         self.replicas.load(Ordering::Relaxed)
+    }
+
+    /// Whether several servers may keep the bucket. How many do may change at any time without our
+    /// being told; a server that is in a cluster was started so.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.clustered.load(Ordering::Relaxed) || self.line.client.server_info().cluster.is_some()
     }
 
     fn line(&self, near: bool) -> &Line {

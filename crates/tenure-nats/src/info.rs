@@ -68,6 +68,7 @@ impl Connection {
             return Ok(None);
         }
         let (created, keepers) = (reply.created.clone(), reply.keepers());
+        self.clustered.store(reply.cluster.is_some(), Ordering::Relaxed);
         let (config, state, _) = reply.whole()?;
         self.replicas.store(config.num_replicas, Ordering::Relaxed);
         Ok(Some(Info { config, last_sequence: state.last_seq, created, keepers }))

@@ -86,10 +86,10 @@ impl Shared {
 
     /// Has the replicas agree that `base` is still what is there, and changes nothing: a message at a
     /// subject that holds no object names the sequence of the other one. A leader that was deposed and
-    /// does not know it may answer a read with the past; this it cannot get stored. Where one server
-    /// keeps the bucket, its read is the present.
+    /// does not know it may answer a read with the past; this it cannot get stored. A server that
+    /// is in no cluster is alone, and its read is the present.
     pub(crate) async fn is_still(&self, subject: &str, base: &Known) -> Result<bool> {
-        if self.replicas() == 1 {
+        if !self.is_clustered() {
             return Ok(true);
         }
         let mut headers = HeaderMap::new();
