@@ -21,6 +21,7 @@
 mod bucket;
 mod commit;
 mod connection;
+mod desk;
 mod envelope;
 mod info;
 mod known;

@@ -9,6 +9,7 @@ mod credentials;
 mod ends;
 mod holders;
 mod outage;
+mod together;
 mod traps;
 
 use common::{Server, open};
@@ -21,6 +22,7 @@ fn main() {
             trials.suite("nats", server.fresh_bucket());
             traps::add(trials, server);
             ends::add(trials, server);
+            together::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);
