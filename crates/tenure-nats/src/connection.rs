@@ -235,7 +235,7 @@ async fn ask_alone(
 ) -> Result<Message, Trouble> {
     let mut link = line.link.clone();
     let losses = link.borrow_and_update().losses;
-    let mut request = Request::new().payload(payload).timeout(Some(patience));
+    let mut request = Request::new().payload(payload).timeout(None);
     if let Some(headers) = headers {
         request = request.headers(headers);
     }
@@ -244,6 +244,10 @@ async fn ask_alone(
         reply = line.client.send_request(subject, request) => reply,
         _ = link.wait_for(|link| link.losses != losses) => {
             return Err(Trouble::Unanswered("the connection broke before the answer".into()));
+        }
+        // The client's own time begins when it has taken the request, which may be never.
+        () = tokio::time::sleep(patience) => {
+            return Err(Trouble::Unanswered(format!("no answer within {patience:?}")));
         }
     };
     reply.map_err(Trouble::from)
