@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::BACKEND;
+use crate::elsewhere::Elsewhere;
 use crate::options::Options;
 use crate::requests::Requests;
 use crate::subject::Subjects;
@@ -32,6 +33,10 @@ use tenure::store::home::Home;
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
+/// A server that is silent for this long is asked for a sign of life. After three times as long it is
+/// left for another one: a lease of ten seconds survives that. Any server that runs gives the sign at
+/// once, however long its disks take; one that does not is left no more often than that.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// Whether the connection is there, and how often it was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -300,15 +305,19 @@ async fn settings(
     options: &Options,
     link: watch::Sender<Link>,
 ) -> Result<ConnectOptions> {
+    let elsewhere = Elsewhere::default();
     let mut settings = ConnectOptions::new()
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
-        .ping_interval(Duration::from_secs(5))
+        .ping_interval(SIGN_OF_LIFE)
         .max_reconnects(None)
         // Ours are made of tokens that are encoded; see `subject`.
         .skip_subject_validation(true)
         .reconnect_delay_callback(|attempt| {
             Duration::from_millis(20 * u64::try_from(attempt).unwrap_or(25).min(25))
+        })
+        .reconnect_to_server_callback(move |servers, _| {
+            std::future::ready(elsewhere.next(&servers))
         })
         .require_tls(options.tls)
         .event_callback(move |event| {

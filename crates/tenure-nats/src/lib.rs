@@ -22,6 +22,7 @@ mod bucket;
 mod commit;
 mod connection;
 mod desk;
+mod elsewhere;
 mod envelope;
 mod info;
 mod known;

@@ -19,6 +19,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("cluster::a_killed_leader_loses_nothing_and_leases_go_on", killed_leader);
     trials.test("cluster::nothing_is_settled_without_a_majority", no_majority);
     trials.test("cluster::replicas_that_came_later_are_asked_as_well", later_replicas);
+    trials.test("cluster::a_frozen_server_is_left_before_a_lease_is_lost", frozen_server);
     trials.test("cluster::durability_is_that_of_all_who_keep_the_bucket", durability);
 }
 
@@ -101,6 +102,29 @@ async fn later_replicas() -> Outcome {
     }
     let told = store.commit(check()).await;
     ensure!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    drop(server);
+    Ok(())
+}
+
+/// A frozen server keeps its connections. Whoever holds a lease goes to another server in time.
+async fn frozen_server() -> Outcome {
+    let server = three().await?;
+    drop(open_when_ready(&format!("{}?replicas=3", server.url_of("frozen"))).await?);
+    let (server, leader) = led(server, "KV_frozen").await?;
+    let frozen = (leader + 1) % 3;
+    // It learns of the other servers from this one.
+    let url = format!("nats://127.0.0.1:{}/frozen", server.port(frozen));
+    let holder = Coordinator::builder(open(&url).await?).name("holder").start()?;
+    let scope = Scope::new(&Namespace::new(["test"])?, "kept")?;
+    let lease = holder.acquire(&scope, &Terms::new().ttl(Duration::from_secs(10))).await?;
+    server.pause(frozen).or_fail()?;
+    let before = lease.valid_until();
+    eventually("the lease is renewed or lost", || async {
+        Ok(lease.valid_until() > before || !lease.is_valid())
+    })
+    .await?;
+    ensure!(lease.is_valid(), "the lease was lost: {:?}", lease.loss());
+    lease.release().await?;
     drop(server);
     Ok(())
 }
