@@ -53,6 +53,9 @@ struct State {
     /// Noted, not handed over, in the order of their numbers. The one who found this empty does it for
     /// all, unless it has become enough before.
     ready: VecDeque<Ready>,
+    /// How many are handing over at this moment. Whoever comes then leaves it to them: if the client
+    /// takes no more, one request waits for it and all others can still be told that they were not sent.
+    handing: usize,
 }
 
 /// The desk of one line.
@@ -95,19 +98,15 @@ impl Desk {
             return Ok((noted, Part::Alone(content)));
         }
         state.ready.push_back(Ready { number, content });
-        Ok((noted, Part::of(state.ready.len())))
+        Ok((noted, Part::of(state.ready.len(), state.handing > 0)))
     }
 
     /// Hands over all that is ready, also what becomes so meanwhile.
     pub(crate) async fn hand_over(self: Arc<Self>) {
-        // From the last one on, whoever comes finds nobody before it and sees to it itself.
-        while let Some(ready) = self.next() {
+        let mut handing = Handing::begin(&self);
+        while let Some(ready) = handing.next() {
             self.publish(ready).await;
         }
-    }
-
-    fn next(&self) -> Option<Ready> {
-        self.lock().ready.pop_front()
     }
 
     async fn publish(&self, ready: Ready) {
@@ -186,11 +185,45 @@ pub(crate) enum Part {
 
 impl Part {
     /// With so many ready, the own request included.
-    fn of(ready: usize) -> Self {
+    fn of(ready: usize, is_handing: bool) -> Self {
         match ready {
+            _ if is_handing => Self::Left,
             0 | 1 => Self::Later,
             _ if ready >= ENOUGH => Self::Now,
             _ => Self::Left,
+        }
+    }
+}
+
+/// Somebody who is handing over.
+struct Handing<'a> {
+    desk: &'a Desk,
+    is_over: bool,
+}
+
+impl<'a> Handing<'a> {
+    fn begin(desk: &'a Desk) -> Self {
+        desk.lock().handing += 1;
+        Self { desk, is_over: false }
+    }
+
+    /// The next request. With the last one it is over, and whoever comes from then on finds nobody
+    /// before it and sees to it itself.
+    fn next(&mut self) -> Option<Ready> {
+        let mut state = self.desk.lock();
+        let next = state.ready.pop_front();
+        if next.is_none() {
+            state.handing -= 1;
+            self.is_over = true;
+        }
+        next
+    }
+}
+
+impl Drop for Handing<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.desk.lock().handing -= 1;
         }
     }
 }
@@ -228,10 +261,13 @@ mod tests {
 
     #[test]
     fn the_first_and_the_last_of_enough_hand_over() {
-        assert!(matches!(Part::of(1), Part::Later));
-        assert!(matches!(Part::of(2), Part::Left));
-        assert!(matches!(Part::of(ENOUGH), Part::Now));
+        assert!(matches!(Part::of(1, false), Part::Later));
+        assert!(matches!(Part::of(2, false), Part::Left));
+        assert!(matches!(Part::of(ENOUGH, false), Part::Now));
         // Whoever was to do it may not be there yet, so nobody relies on that.
-        assert!(matches!(Part::of(ENOUGH + 1), Part::Now));
+        assert!(matches!(Part::of(ENOUGH + 1, false), Part::Now));
+        // Whoever is at it sees to all.
+        assert!(matches!(Part::of(1, true), Part::Left));
+        assert!(matches!(Part::of(ENOUGH, true), Part::Left));
     }
 }
