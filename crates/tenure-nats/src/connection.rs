@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::BACKEND;
+use crate::elsewhere::Elsewhere;
 use crate::options::Options;
 use crate::requests::Requests;
 use crate::subject::Subjects;
@@ -32,6 +33,10 @@ use tenure::store::home::Home;
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
+/// A server that is silent for this long is asked for a sign of life. After three times as long it is
+/// left for another one: a lease of ten seconds survives that. Any server that runs gives the sign at
+/// once, however long its disks take; one that does not is left no more often than that.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// Whether the connection is there, and how often it was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +128,8 @@ pub(crate) struct Connection {
     pub(crate) home: Home,
     /// How many servers keep the bucket, as its leader last said; 0 before that.
     pub(crate) replicas: AtomicUsize,
+    /// Whether its leader said that it is in a cluster.
+    pub(crate) clustered: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -134,7 +141,8 @@ impl Connection {
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Self { line, near, subjects, options, time, home, replicas, closed })
+        let clustered = AtomicBool::new(false);
+        Ok(Self { line, near, subjects, options, time, home, replicas, clustered, closed })
     }
 
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
@@ -160,6 +168,12 @@ impl Connection {
     /// How many servers keep the bucket.
     pub(crate) fn replicas(&self) -> usize {
         self.replicas.load(Ordering::Relaxed)
+    }
+
+    /// Whether several servers may keep the bucket. How many do may change at any time without our
+    /// being told; a server that is in a cluster was started so.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.clustered.load(Ordering::Relaxed) || self.line.client.server_info().cluster.is_some()
     }
 
     fn line(&self, near: bool) -> &Line {
@@ -226,7 +240,7 @@ async fn ask_alone(
 ) -> Result<Message, Trouble> {
     let mut link = line.link.clone();
     let losses = link.borrow_and_update().losses;
-    let mut request = Request::new().payload(payload).timeout(Some(patience));
+    let mut request = Request::new().payload(payload).timeout(None);
     if let Some(headers) = headers {
         request = request.headers(headers);
     }
@@ -235,6 +249,10 @@ async fn ask_alone(
         reply = line.client.send_request(subject, request) => reply,
         _ = link.wait_for(|link| link.losses != losses) => {
             return Err(Trouble::Unanswered("the connection broke before the answer".into()));
+        }
+        // The client's own time begins when it has taken the request, which may be never.
+        () = tokio::time::sleep(patience) => {
+            return Err(Trouble::Unanswered(format!("no answer within {patience:?}")));
         }
     };
     reply.map_err(Trouble::from)
@@ -287,15 +305,19 @@ async fn settings(
     options: &Options,
     link: watch::Sender<Link>,
 ) -> Result<ConnectOptions> {
+    let elsewhere = Elsewhere::default();
     let mut settings = ConnectOptions::new()
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
-        .ping_interval(Duration::from_secs(5))
+        .ping_interval(SIGN_OF_LIFE)
         .max_reconnects(None)
         // Ours are made of tokens that are encoded; see `subject`.
         .skip_subject_validation(true)
         .reconnect_delay_callback(|attempt| {
             Duration::from_millis(20 * u64::try_from(attempt).unwrap_or(25).min(25))
+        })
+        .reconnect_to_server_callback(move |servers, _| {
+            std::future::ready(elsewhere.next(&servers))
         })
         .require_tls(options.tls)
         .event_callback(move |event| {

@@ -45,6 +45,7 @@ struct Replica {
 #[derive(Debug, Deserialize)]
 struct State {
     last_seq: u64,
+    last_ts: Option<String>,
     #[serde(default)]
     subjects: HashMap<String, u64>,
 }
@@ -54,6 +55,8 @@ struct State {
 pub(crate) struct Info {
     pub(crate) config: Config,
     pub(crate) last_sequence: u64,
+    /// When the last message was stored, by the server's clock.
+    pub(crate) last_ns: Option<i128>,
     /// When it was made.
     pub(crate) created: String,
     /// The names of the servers that keep it, where it is said: a server by itself does not.
@@ -68,9 +71,11 @@ impl Connection {
             return Ok(None);
         }
         let (created, keepers) = (reply.created.clone(), reply.keepers());
+        self.clustered.store(reply.cluster.is_some(), Ordering::Relaxed);
         let (config, state, _) = reply.whole()?;
         self.replicas.store(config.num_replicas, Ordering::Relaxed);
-        Ok(Some(Info { config, last_sequence: state.last_seq, created, keepers }))
+        let last_ns = state.last_ts.as_deref().and_then(time::parse);
+        Ok(Some(Info { config, last_sequence: state.last_seq, last_ns, created, keepers }))
     }
 
     /// The bucket's last sequence.

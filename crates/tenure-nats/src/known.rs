@@ -155,7 +155,7 @@ mod tests {
             let object = Some(std::sync::Arc::new(object));
             memory.learn(
                 &format!("s{}", n % 20),
-                Known { sequence: n + 1_000_000, object, lives_until: None },
+                Known { sequence: n + 1_000_000, object, ..Known::NOTHING },
             );
         }
         let generations = memory.lock();

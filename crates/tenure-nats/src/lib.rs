@@ -21,6 +21,8 @@
 mod bucket;
 mod commit;
 mod connection;
+mod desk;
+mod elsewhere;
 mod envelope;
 mod info;
 mod known;

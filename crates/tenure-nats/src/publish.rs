@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde::Deserialize;
-use tenure::store::{Capability, Cause};
+use tenure::store::Capability;
 use tenure::{Error, Object, Result};
 
 use crate::BACKEND;
@@ -14,7 +14,7 @@ use crate::bucket::MARKER_LIFE;
 use crate::connection::parse;
 use crate::envelope::{self, OWN};
 use crate::shared::Shared;
-use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, MARKER, OPERATION, TTL};
+use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, LATE, MARKER, OPERATION, TTL};
 
 /// The subject's last message is another one.
 const WRONG_SEQUENCE: u64 = 10071;
@@ -23,7 +23,9 @@ const WRONG_SEQUENCE_IN_FLIGHT: u64 = 10164;
 /// The bucket, the account or the server is full.
 const FULL: [u64; 6] = [10023, 10028, 10047, 10077, 10002, 10122];
 /// A write that may have met the end of the life it replaced is looked after this much later.
-const SETTLE: Duration = Duration::from_millis(250);
+pub(crate) const SETTLE: Duration = Duration::from_millis(250);
+/// A write that is sent so shortly before that end may come to the server after it.
+const NEARLY: Duration = Duration::from_millis(500);
 
 /// What to put in the place of what is known.
 #[derive(Clone, Debug)]
@@ -57,8 +59,8 @@ impl Shared {
         base: &Known,
         replacement: Replacement,
     ) -> Result<Published> {
-        let (headers, payload) = message(base, &replacement);
         let sent = self.time.uptime();
+        let (headers, payload) = message(base, &replacement, sent);
         let patience = self.options.reply_timeout;
         let reply = self.ask(subject.to_owned(), Some(headers), payload, patience).await;
         let ack = acknowledged(&reply.map_err(|trouble| trouble.for_write())?.payload)?;
@@ -69,21 +71,25 @@ impl Shared {
         if ack.seq == 0 {
             return Err(Error::unknown(BACKEND, "the server's answer holds no sequence"));
         }
-        let known = result(replacement, ack.seq, sent);
+        let mut known = result(replacement, ack.seq, sent);
+        let now = self.time.uptime();
+        let is_late = base.lives_until.is_some_and(|end| now >= end);
+        if is_late || base.unsettled_until.is_some_and(|end| sent < end) {
+            known.unsettled_until = Some(now + SETTLE);
+        }
         self.memory.learn(subject, known.clone());
-        let is_late = base.lives_until.is_some_and(|end| self.time.uptime() >= end);
-        if is_late && known.object.is_some() {
-            Box::pin(self.confirm(subject)).await?;
+        if known.unsettled_until.is_some() && known.object.is_some() {
+            Box::pin(self.confirm(subject, &known)).await?;
         }
         Ok(Published::Stored(known))
     }
 
     /// Has the replicas agree that `base` is still what is there, and changes nothing: a message at a
     /// subject that holds no object names the sequence of the other one. A leader that was deposed and
-    /// does not know it may answer a read with the past; this it cannot get stored. Where one server
-    /// keeps the bucket, its read is the present.
+    /// does not know it may answer a read with the past; this it cannot get stored. A server that
+    /// is in no cluster is alone, and its read is the present.
     pub(crate) async fn is_still(&self, subject: &str, base: &Known) -> Result<bool> {
-        if self.replicas() == 1 {
+        if !self.is_clustered() {
             return Ok(true);
         }
         let mut headers = HeaderMap::new();
@@ -102,21 +108,37 @@ impl Shared {
 
     /// The server ends a life by publishing a marker that names no sequence. One that was under way
     /// when this write replaced the object takes the new one along. That can only be if the answer
-    /// came after the earliest possible end of the old life, and then it is looked after.
-    async fn confirm(&self, subject: &str) -> Result<()> {
+    /// came after the earliest possible end of the old life, or if the same holds for the write that
+    /// this one replaced a moment ago. Then it is looked after.
+    async fn confirm(&self, subject: &str, written: &Known) -> Result<()> {
         tokio::time::sleep(SETTLE).await;
         let slow =
             |_| Error::unknown(BACKEND, "it was not answered in time whether it is in place");
-        let now = tokio::time::timeout(self.rest(), self.last(subject)).await.map_err(slow)?;
-        let now = now.map_err(|error| Error::unknown(BACKEND, error))?;
-        // Another writer may have replaced or deleted it since; only an expiry is suspicious.
-        if now.is_none_or(|now| now.gone == Some(Cause::Expired)) {
-            self.memory.forget(subject);
-            let why = "it was written as the old life ended, and may have ended with it";
-            return Err(Error::unknown(BACKEND, why));
+        let look = self.is_in_place(subject, written);
+        let found = tokio::time::timeout(self.rest(), look).await.map_err(slow)?;
+        if found.map_err(|error| Error::unknown(BACKEND, error))? {
+            return Ok(());
         }
-        Ok(())
+        self.memory.forget(subject);
+        let why = "it was written as the old life ended, and may have ended with it";
+        Err(Error::unknown(BACKEND, why))
     }
+
+    /// Whether an object that was written is still there, or what somebody made of it since.
+    async fn is_in_place(&self, subject: &str, written: &Known) -> Result<bool> {
+        let Some(object) = &written.object else { return Ok(true) };
+        let now = self.look(subject, &object.key).await?;
+        Ok(descends(&now, written) && self.is_still(subject, &now).await?)
+    }
+}
+
+/// Whether this is what was written, or came of it: every message of an object replaced the one before
+/// it, and an object that was gone in between was created anew. What somebody else created or deleted
+/// since says nothing, because an end may have come before.
+fn descends(now: &Known, written: &Known) -> bool {
+    let created = |known: &Known| known.object.as_ref().map(|object| object.created_revision);
+    let is_same_life = now.object.is_some() && created(now) == created(written);
+    now.sequence == written.sequence || (now.sequence > written.sequence && is_same_life)
 }
 
 /// The answer to a write. One that cannot be read says nothing about what was stored.
@@ -124,17 +146,22 @@ fn acknowledged(payload: &[u8]) -> Result<Ack> {
     parse(payload).map_err(|error| Error::unknown(BACKEND, error))
 }
 
-fn message(base: &Known, replacement: &Replacement) -> (HeaderMap, Bytes) {
+fn message(base: &Known, replacement: &Replacement, now: Duration) -> (HeaderMap, Bytes) {
     // Names that are known to be good need neither a look nor a copy.
-    const NAMES: [HeaderName; 4] = [
+    const NAMES: [HeaderName; 5] = [
         HeaderName::from_static(EXPECTED),
         HeaderName::from_static(TTL),
         HeaderName::from_static(OPERATION),
         HeaderName::from_static(MARKER),
+        HeaderName::from_static(LATE),
     ];
-    let [expected, ttl, operation, marker] = NAMES;
+    let [expected, ttl, operation, marker, late] = NAMES;
     let mut headers = HeaderMap::new();
     headers.insert(expected, base.sequence.to_string());
+    let is_late = base.lives_until.is_some_and(|end| now + NEARLY >= end);
+    if is_late || base.unsettled_until.is_some_and(|end| now < end) {
+        headers.insert(late, "1");
+    }
     match replacement {
         Replacement::Object { object, life } => {
             if let Some(life) = life {
@@ -160,7 +187,7 @@ fn result(replacement: Replacement, sequence: u64, sent: Duration) -> Known {
                 envelope::settle(Arc::make_mut(&mut object), sequence);
             }
             let lives_until = life.map(|life| sent + life);
-            Known { sequence, object: Some(object), lives_until }
+            Known { sequence, object: Some(object), lives_until, unsettled_until: None }
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Tells watchers what happens.
 //!
-//! From the first watch on the bucket republishes every message as it stores it, so even values that are replaced at once
-//! are heard of. That is told once and to whoever listens, so the pump counts: the sequences of a
-//! bucket have no holes when they are drawn, and whatever it did not hear it reads from the bucket.
-//! What is no longer there then was replaced meanwhile, and watchers are told that they missed
-//! something. Behind it all, a slow look at the last sequence: silence proves nothing.
+//! From the first watch on the bucket republishes every message as it stores it, so even values that
+//! are replaced at once are heard of. That is told once and to whoever listens, so the pump counts: the
+//! sequences of a bucket have no holes when they are drawn, and whatever it did not hear it reads from
+//! the bucket. What is no longer there then was replaced meanwhile, and watchers are told that they
+//! missed something. Behind it all, a slow look at the last sequence: silence proves nothing, and news
+//! without a pause are no proof either that they are of the same bucket.
 //!
 //! Sequences can go back: a server that lost power may have lost what it had not flushed, and a bucket
-//! may be deleted and made anew. Whoever watches is told that history is gone then, and the next watch
-//! begins with another pump.
+//! may be deleted and made anew. What is drawn a second time is stored later than what was known, and
+//! that gives it away. Whoever watches is told that history is gone then, and the next watch begins
+//! with another pump.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -118,7 +120,7 @@ impl Shared {
             feed: Arc::clone(&feed),
             position,
             created: info.created,
-            newest_ns: None,
+            newest_ns: info.last_ns,
             ended: Ended::default(),
             behind: None,
             was_cut: false,
@@ -135,7 +137,7 @@ struct Worker {
     position: watch::Sender<u64>,
     /// When the bucket was made: another one of the same name is another one.
     created: String,
-    /// When the message at the position was stored, by the server's clock, if it was told.
+    /// When the message at the position was stored at the latest, by the server's clock.
     newest_ns: Option<i128>,
     ended: Ended,
     behind: Option<Behind>,
@@ -146,58 +148,66 @@ struct Worker {
 /// A last sequence that the server named and that was not heard of yet.
 struct Behind {
     last: u64,
+    /// How far it was heard then.
+    position: u64,
     graces: u32,
 }
 
 impl Worker {
-    async fn run(mut self, mut told: Subscriber, mut link: watch::Receiver<Link>, poll: Duration) {
-        let mut look_in = poll;
+    async fn run(mut self, told: Subscriber, link: watch::Receiver<Link>, poll: Duration) {
+        let end = self.pump(told, link, poll).await;
+        let Self { shared, feed, position, .. } = self;
+        // First, so that whoever hears of the end and watches again begins another pump.
+        drop(position);
+        let end = end.unwrap_or_else(|| Error::unavailable(BACKEND, "the store was closed"));
+        if let Some(shared) = shared.upgrade().filter(|shared| !shared.is_closed()) {
+            tracing::warn!(%end, "the news of the bucket end here");
+            // Whatever is remembered was said of messages that are gone.
+            shared.memory.forget_all();
+        }
+        feed.close(end);
+    }
+
+    /// Why the news end, if it is not for the end of the store.
+    async fn pump(
+        &mut self,
+        mut told: Subscriber,
+        mut link: watch::Receiver<Link>,
+        poll: Duration,
+    ) -> Option<Error> {
+        let look = tokio::time::sleep(poll);
+        tokio::pin!(look);
         loop {
             let news = tokio::select! {
                 biased;
-                message = told.next() => match message {
-                    Some(message) => Some(message),
-                    None => break,
-                },
-                changed = link.changed() => match changed {
-                    Ok(()) => { (look_in, self.was_cut) = (GRACE, true); None }
-                    Err(_) => break,
-                },
-                () = tokio::time::sleep(look_in) => None,
-            };
-            let Some(shared) = self.shared.upgrade() else { return };
-            if shared.is_closed() {
-                break;
-            }
-            let end = match news {
-                Some(message) => {
-                    let headers = message.headers.unwrap_or_default();
-                    match Stored::told(&headers, message.payload) {
-                        Some(stored) => self.hear(&shared, stored).await,
-                        None => None,
-                    }
-                }
-                None if link.borrow().up => match self.look(&shared, poll).await {
-                    Ok(again) => {
-                        look_in = again;
-                        None
-                    }
-                    Err(end) => Some(end),
-                },
-                None => {
-                    look_in = poll;
+                // Before the news, which may come without a pause.
+                () = &mut look => None,
+                message = told.next() => Some(message?),
+                changed = link.changed() => {
+                    changed.ok()?;
+                    self.was_cut = true;
                     None
                 }
             };
-            if let Some(end) = end {
-                tracing::warn!(%end, "the news of the bucket end here");
-                // Whatever is remembered was said of messages that are gone.
-                shared.memory.forget_all();
-                self.feed.close(end);
-                return;
+            let shared = self.shared.upgrade().filter(|shared| !shared.is_closed())?;
+            let again = match news {
+                Some(message) => {
+                    let headers = message.headers.unwrap_or_default();
+                    if let Some(stored) = Stored::told(&headers, message.payload)
+                        && let Some(end) = self.hear(&shared, stored).await
+                    {
+                        return Some(end);
+                    }
+                    continue;
+                }
+                None if link.borrow().up => self.look(&shared, poll).await,
+                None => Ok(poll),
+            };
+            match again {
+                Ok(again) => look.set(tokio::time::sleep(again)),
+                Err(end) => return Some(end),
             }
         }
-        self.feed.close(Error::unavailable(BACKEND, "the store was closed"));
     }
 
     fn position(&self) -> u64 {
@@ -235,10 +245,16 @@ impl Worker {
             Err(_) => return Ok(poll),
         };
         let (last, position) = (info.last_sequence, self.position());
-        if last < position || info.created != self.created {
+        let is_other = last < position || info.created != self.created;
+        if is_other || (self.was_cut && self.is_redrawn(shared).await) {
             return Err(self.went_back(last));
         }
         Ok(match self.behind.take() {
+            // They are told in order: what comes says that the rest is still to come.
+            Some(behind) if behind.last > position && behind.position < position => {
+                self.behind = Some(Behind { position, graces: GRACES, ..behind });
+                GRACE
+            }
             Some(behind) if behind.last > position => {
                 let is_lost = behind.graces == 0 || self.was_cut;
                 if !self.catch_up(shared, behind.last, is_lost).await {
@@ -246,11 +262,12 @@ impl Worker {
                     self.behind = Some(Behind { graces, ..behind });
                     return Ok(GRACE);
                 }
+                self.newest_ns = self.newest_ns.or(info.last_ns);
                 self.was_cut = false;
                 poll
             }
             _ if last > position => {
-                self.behind = Some(Behind { last, graces: GRACES });
+                self.behind = Some(Behind { last, position, graces: GRACES });
                 GRACE
             }
             _ => {
@@ -258,6 +275,14 @@ impl Worker {
                 poll
             }
         })
+    }
+
+    /// Whether the message at the position is another one than was heard: while nobody listened, more
+    /// sequences were drawn than had been lost. If it was replaced since, there is nothing to compare.
+    async fn is_redrawn(&self, shared: &Shared) -> bool {
+        let (position, newest) = (self.position(), self.newest_ns);
+        let Some(newest) = newest.filter(|_| position > 0) else { return false };
+        matches!(shared.at(position).await, Ok(Some(stored)) if stored.time_ns > newest)
     }
 
     /// Reads what was not heard, up to this sequence. `false` if it cannot be read and may still be on

@@ -6,77 +6,34 @@
 //! is alone goes at once, and so do a few together: the server is to begin while the next come.
 //!
 //! Whoever hands over does so on its own runtime. So this is for a line that serves one runtime: there,
-//! nobody waits for another runtime that may be blocked.
+//! nobody waits for another runtime that may be blocked. Nor does anybody depend on the one whose turn
+//! it is: it may be left unpolled or have its answer before it is done. What has lain here from one look
+//! to the next is handed over by the look.
 
-use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, Request, StatusCode, Subscriber};
 use bytes::Bytes;
-use foldhash::fast::RandomState;
+use futures::future::{BoxFuture, Fuse, FusedFuture as _};
 use futures::{FutureExt as _, StreamExt as _};
 use tenure::clock::SharedClock;
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tokio::time::MissedTickBehavior;
 
 use crate::connection::{Link, Trouble};
+use crate::desk::{Answer, Content, Desk, Part, Waiting};
 
-/// Requests under way at once; whoever has more than that to ask is told so.
-const AT_ONCE: usize = 65_536;
-/// Requests that wait for no more company.
-const ENOUGH: usize = 8;
 /// How often it is looked who has waited too long. One look at all costs less than a timer for each.
 const LOOK: Duration = Duration::from_millis(100);
-
-type Answer = Result<Message, Trouble>;
-
-/// Where a request goes, its headers and its payload.
-type Content = (String, HeaderMap, Bytes);
-
-/// A request that is ready to go.
-struct Ready {
-    number: u64,
-    content: Content,
-}
-
-/// Somebody who waits for an answer.
-struct Waiting {
-    answer: oneshot::Sender<Answer>,
-    /// By our steady clock.
-    until: Duration,
-    patience: Duration,
-}
-
-impl Waiting {
-    fn give_up(self) {
-        let why = format!("no answer within {:?}", self.patience);
-        let _ = self.answer.send(Err(Trouble::Unanswered(why)));
-    }
-}
-
-#[derive(Default)]
-struct State {
-    drawn: u64,
-    waiting: HashMap<u64, Waiting, RandomState>,
-    /// Noted, not handed over. The one who found this empty does it for all, unless it has become
-    /// enough before.
-    ready: VecDeque<Ready>,
-}
-
-type Shared = Arc<Mutex<State>>;
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// How long what one has left behind may wait for the client; its askers are told after that.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
 
 /// The requests of one line.
 pub(crate) struct Requests {
-    client: Client,
+    desk: Arc<Desk>,
     clock: SharedClock,
-    /// Answers come to subjects that start with this.
-    inbox: String,
-    state: Shared,
     /// Dropped with us: then nobody sorts answers any more.
     _end: oneshot::Sender<()>,
 }
@@ -91,10 +48,9 @@ impl Requests {
         let inbox = format!("{}.", client.new_inbox());
         let answers = client.subscribe(format!("{inbox}*")).await?;
         let (end, ended) = oneshot::channel();
-        let state = Shared::default();
-        let sorting = sort(answers, link, Arc::clone(&state), inbox.len(), ended);
-        let looking = look(Arc::downgrade(&state), Arc::clone(clock));
-        let (client, clock) = (client.clone(), Arc::clone(clock));
+        let (desk, clock) = (Arc::new(Desk::new(client.clone(), inbox)), Arc::clone(clock));
+        let sorting = sort(answers, link, Arc::clone(&desk), ended);
+        let looking = look(Arc::clone(&desk), Arc::clone(&clock));
         // Sorting ends with us; nobody has to look any more then.
         let both = async move {
             tokio::select! {
@@ -103,7 +59,7 @@ impl Requests {
                 () = looking => {}
             }
         };
-        Ok((Self { client, clock, inbox, state, _end: end }, both))
+        Ok((Self { desk, clock, _end: end }, both))
     }
 
     /// One request and its answer.
@@ -114,40 +70,27 @@ impl Requests {
         payload: Bytes,
         patience: Duration,
     ) -> Answer {
-        let (sender, answer) = oneshot::channel();
+        let (sender, mut answer) = oneshot::channel();
         let until = self.clock.uptime().saturating_add(patience);
         let waiting = Waiting { answer: sender, until, patience };
-        let (_noted, part) = self.note(waiting, (subject, headers, payload))?;
+        let (_noted, part) = self.desk.note(waiting, (subject, headers, payload))?;
         match part {
             Part::Alone(content) => return self.ask_alone(content, answer).await,
             Part::Left => {}
             Part::Now | Part::Later => {
-                let mut turn = Turn { requests: self, is_over: false };
+                let mut turn = Turn::of(&self.desk);
                 if matches!(part, Part::Later) {
                     tokio::task::yield_now().await;
                 }
-                Box::pin(turn.hand_over()).await;
+                // A client that takes no more holds nobody up for longer than an answer may take.
+                tokio::select! {
+                    biased;
+                    () = turn.over() => {}
+                    told = &mut answer => return told.map_err(broke)?,
+                }
             }
         }
         answer.await.map_err(broke)?
-    }
-
-    /// Notes who waits, and what is to be sent unless it is alone.
-    fn note(&self, waiting: Waiting, content: Content) -> Result<(Noted<'_>, Part), Trouble> {
-        let mut state = lock(&self.state);
-        if state.waiting.len() >= AT_ONCE {
-            return Err(Trouble::Unsent(format!("{AT_ONCE} requests are under way")));
-        }
-        state.drawn += 1;
-        let number = state.drawn;
-        let is_alone = state.waiting.is_empty();
-        state.waiting.insert(number, waiting);
-        let noted = Noted { state: &self.state, number };
-        if is_alone {
-            return Ok((noted, Part::Alone(content)));
-        }
-        state.ready.push_back(Ready { number, content });
-        Ok((noted, Part::of(state.ready.len())))
     }
 
     /// A request with no other under way: whoever reads the connection hands its answer straight on.
@@ -159,7 +102,7 @@ impl Requests {
         let request = Request::new().headers(headers).payload(payload).timeout(None);
         tokio::select! {
             biased;
-            reply = self.client.send_request(subject, request) => reply.map_err(Trouble::from),
+            reply = self.desk.client().send_request(subject, request) => reply.map_err(Trouble::from),
             why = given_up => why.map_err(broke)?,
         }
     }
@@ -168,116 +111,39 @@ impl Requests {
     pub(crate) async fn settled(&self, patience: Duration) {
         const LOOK: Duration = Duration::from_millis(5);
         for _ in 0..patience.as_millis() / LOOK.as_millis() {
-            if lock(&self.state).waiting.is_empty() {
+            if self.desk.is_quiet() {
                 return;
             }
             tokio::time::sleep(LOOK).await;
         }
     }
+}
 
-    async fn publish(&self, ready: Ready) {
-        let Ready { number, content: (subject, headers, payload) } = ready;
-        let mut unsent = Unsent { requests: self, number: Some(number) };
-        let mut reply = String::with_capacity(self.inbox.len() + 20);
-        reply.push_str(&self.inbox);
-        // Writing to a string cannot fail.
-        let _ = write!(reply, "{number}");
-        let sent = self.client.publish_with_reply_and_headers(subject, reply, headers, payload);
-        let sent = sent.await;
-        unsent.number = None;
-        if let Err(error) = sent {
-            let why = format!("the request was refused by the client: {error}");
-            self.answer(number, Err(Trouble::Unsent(why)));
+/// The duty to hand over what is ready, also for those who came later. It outlives the one who has it.
+struct Turn {
+    handing: Option<BoxFuture<'static, ()>>,
+}
+
+impl Turn {
+    fn of(desk: &Arc<Desk>) -> Self {
+        Self { handing: Some(Box::pin(Arc::clone(desk).hand_over())) }
+    }
+
+    async fn over(&mut self) {
+        if let Some(handing) = &mut self.handing {
+            handing.await;
         }
-    }
-
-    fn answer(&self, number: u64, answer: Answer) {
-        if let Some(waiting) = lock(&self.state).waiting.remove(&number) {
-            // Whoever has given up does not listen any more.
-            let _ = waiting.answer.send(answer);
-        }
+        self.handing = None;
     }
 }
 
-/// What falls to somebody with a request, as to handing over.
-enum Part {
-    /// No other is under way, and this is still to be sent.
-    Alone(Content),
-    /// All that is ready, at once.
-    Now,
-    /// All that is ready once everybody else had a chance to add to it.
-    Later,
-    /// Nothing: somebody else does it.
-    Left,
-}
-
-impl Part {
-    /// With so many ready, the own request included.
-    fn of(ready: usize) -> Self {
-        match ready {
-            0 | 1 => Self::Later,
-            _ if ready >= ENOUGH => Self::Now,
-            _ => Self::Left,
-        }
-    }
-}
-
-/// The duty to hand over what is ready, also for those who came later.
-struct Turn<'a> {
-    requests: &'a Requests,
-    is_over: bool,
-}
-
-impl Turn<'_> {
-    fn next(&mut self) -> Option<Ready> {
-        let next = lock(&self.requests.state).ready.pop_front();
-        // From here on whoever comes finds nobody before it, and sees to it itself.
-        self.is_over = next.is_none();
-        next
-    }
-
-    async fn hand_over(&mut self) {
-        while let Some(ready) = self.next() {
-            self.requests.publish(ready).await;
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     /// Whoever had the turn went away before it was over. Others must not wait for that.
     fn drop(&mut self) {
-        while !self.is_over {
-            let Some(ready) = self.next() else { return };
-            // If the client takes no more at this moment, its asker is told so.
-            let _ = tokio::task::unconstrained(self.requests.publish(ready)).now_or_never();
+        // Without a runtime, the next look finds what is left.
+        if let (Some(handing), Ok(here)) = (self.handing.take(), Handle::try_current()) {
+            here.spawn(async move { tokio::time::timeout(LEFT_BEHIND, handing).await });
         }
-    }
-}
-
-/// A request on its way to the client: if that is broken off, it was not sent.
-struct Unsent<'a> {
-    requests: &'a Requests,
-    number: Option<u64>,
-}
-
-impl Drop for Unsent<'_> {
-    fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let why = "whoever was to send it went away, and the client took no more";
-            self.requests.answer(number, Err(Trouble::Unsent(why.into())));
-        }
-    }
-}
-
-/// A request that somebody waits for.
-struct Noted<'a> {
-    state: &'a Mutex<State>,
-    number: u64,
-}
-
-impl Drop for Noted<'_> {
-    fn drop(&mut self) {
-        lock(self.state).waiting.remove(&self.number);
     }
 }
 
@@ -289,8 +155,7 @@ fn broke(_: oneshot::error::RecvError) -> Trouble {
 async fn sort(
     mut answers: Subscriber,
     mut link: watch::Receiver<Link>,
-    state: Shared,
-    prefix: usize,
+    desk: Arc<Desk>,
     mut ended: oneshot::Receiver<()>,
 ) {
     let mut losses = link.borrow_and_update().losses;
@@ -298,7 +163,7 @@ async fn sort(
         tokio::select! {
             biased;
             message = answers.next() => match message {
-                Some(message) => give(&state, message, prefix),
+                Some(message) => give(&desk, message),
                 None => break,
             },
             _ = &mut ended => break,
@@ -309,50 +174,43 @@ async fn sort(
                 }
                 if now != losses {
                     losses = now;
-                    // Whoever waits learns it by the loss of its channel.
-                    lock(&state).waiting.clear();
+                    desk.lose_all();
                 }
             }
         }
     }
-    lock(&state).waiting.clear();
+    desk.lose_all();
 }
 
-fn give(state: &Mutex<State>, message: Message, prefix: usize) {
-    let number = message.subject.get(prefix..).and_then(|number| number.parse().ok());
-    let Some(number): Option<u64> = number else { return };
-    let Some(waiting) = lock(state).waiting.remove(&number) else { return };
+fn give(desk: &Desk, message: Message) {
+    let Some(number) = desk.number(&message.subject) else { return };
     let answer = match message.status {
         Some(StatusCode::NO_RESPONDERS) => Err(Trouble::nobody()),
         _ => Ok(message),
     };
-    let _ = waiting.answer.send(answer);
+    desk.answer(number, answer);
 }
 
-/// Tells those who have waited too long, for as long as anybody asks.
-async fn look(state: Weak<Mutex<State>>, clock: SharedClock) {
+/// Tells those who have waited too long, and hands over what has lain there since the look before: the
+/// one whose turn it was is not polled, or waits for the client itself.
+async fn look(desk: Arc<Desk>, clock: SharedClock) {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let handing = Fuse::terminated();
+    tokio::pin!(handing);
+    let mut seen = 0;
     loop {
-        tokio::time::sleep(LOOK).await;
-        let Some(state) = state.upgrade() else { return };
-        let now = clock.uptime();
-        let mut state = lock(&state);
-        let late: Vec<Waiting> =
-            state.waiting.extract_if(|_, waiting| waiting.until <= now).map(|(_, w)| w).collect();
-        drop(state);
-        late.into_iter().for_each(Waiting::give_up);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_and_the_last_of_enough_hand_over() {
-        assert!(matches!(Part::of(1), Part::Later));
-        assert!(matches!(Part::of(2), Part::Left));
-        assert!(matches!(Part::of(ENOUGH), Part::Now));
-        // Whoever was to do it may not be there yet, so nobody relies on that.
-        assert!(matches!(Part::of(ENOUGH + 1), Part::Now));
+        // If the client takes no more, there are still those to be told who wait for it.
+        tokio::select! {
+            biased;
+            _ = looks.tick() => {}
+            () = &mut handing => continue,
+        }
+        desk.give_up(clock.uptime());
+        let (is_left, drawn) = desk.is_left(seen);
+        if is_left && handing.is_terminated() {
+            handing.set(Arc::clone(&desk).hand_over().fuse());
+        }
+        seen = drawn;
     }
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use tenure::store::Cause;
 use tenure::{Error, Key, Object, Result};
 
+use crate::publish::SETTLE;
 use crate::time::{self, ServerTime, nanos};
 use crate::{BACKEND, envelope};
 
@@ -24,6 +25,9 @@ pub(crate) const EXPECTED_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subjec
 pub(crate) const MARKER: &str = "Nats-Marker-Reason";
 /// What other clients of the bucket know a deletion by.
 pub(crate) const OPERATION: &str = "KV-Operation";
+/// Set on what may have met the end of the life that it replaced: a marker may be under way that takes
+/// along whatever it finds.
+pub(crate) const LATE: &str = "Tenure-Late";
 /// The server's reason on a marker for a life that ended.
 const MAX_AGE: &str = "MaxAge";
 
@@ -67,6 +71,8 @@ pub(crate) struct Stored {
     life: Option<Duration>,
     /// Why the object is gone, if this is a marker.
     pub(crate) gone: Option<Cause>,
+    /// Whether it may have met the end of the life that it replaced.
+    is_late: bool,
     payload: Bytes,
 }
 
@@ -80,11 +86,15 @@ pub(crate) struct Known {
     pub(crate) object: Option<Arc<Object>>,
     /// Before this instant of our steady clock its life cannot have ended; `None` without a life.
     pub(crate) lives_until: Option<Duration>,
+    /// Until this instant of our steady clock a marker for a life before this one may take along what
+    /// replaces it; `None` if there is none under way.
+    pub(crate) unsettled_until: Option<Duration>,
 }
 
 impl Known {
     /// Nothing was ever there, or nobody remembers.
-    pub(crate) const NOTHING: Self = Self { sequence: 0, object: None, lives_until: None };
+    pub(crate) const NOTHING: Self =
+        Self { sequence: 0, object: None, lives_until: None, unsettled_until: None };
 
     pub(crate) fn size(&self) -> usize {
         64 + self.object.as_ref().map_or(0, |object| object.size())
@@ -119,12 +129,14 @@ impl Stored {
             })
         };
         let (life, gone) = marks(header);
+        let is_late = header(LATE).is_some();
         Ok(Self {
             subject: raw.subject,
             sequence: raw.seq,
             time_ns,
             life,
             gone,
+            is_late,
             payload: payload.into(),
         })
     }
@@ -139,18 +151,22 @@ impl Stored {
             time_ns: time::parse(header("Nats-Time-Stamp")?)?,
             life,
             gone,
+            is_late: header(LATE).is_some(),
             payload,
         })
     }
 
     /// What it tells about its key.
     pub(crate) fn known(&self, key: Key, time: &ServerTime) -> Result<Known> {
+        // How old it is, we do not know: it counts from now.
+        let unsettled_until = self.is_late.then(|| time.uptime() + SETTLE);
+        let none = Known { sequence: self.sequence, unsettled_until, ..Known::NOTHING };
         if self.gone.is_some() {
-            return Ok(Known { sequence: self.sequence, object: None, lives_until: None });
+            return Ok(none);
         }
         let object = envelope::decode(key, self.sequence, &self.payload)?;
         let lives_until = self.life.map(|life| time.not_before(self.time_ns + nanos(life)));
-        Ok(Known { sequence: self.sequence, object: Some(Arc::new(object)), lives_until })
+        Ok(Known { object: Some(Arc::new(object)), lives_until, ..none })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sequences that go back: a server that lost what it had not flushed, and a bucket that was deleted and
 //! made anew. Watchers are told, and go on.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure::store::{Store, Watch, WatchRequest};
@@ -10,12 +11,19 @@ use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_testkit::Nats;
 
 use crate::common::{OrFail, Outcome, Server, eventually, open, put};
-use crate::outage::happen;
+use crate::outage::{Relay, happen};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("back::a_watch_of_what_a_server_lost_says_so_and_another_goes_on", lost);
+    trials.test("back::a_watch_says_so_if_it_was_cut_off_meanwhile", lost_while_away);
+    trials.test("back::a_watch_that_heard_nothing_yet_says_so_among_constant_writes", move || {
+        among_writes(server, 100)
+    });
+    trials.test("back::a_watch_looks_for_another_bucket_among_constant_writes", move || {
+        among_writes(server, 0)
+    });
     trials.test("back::a_watch_of_a_bucket_made_anew_says_so_and_another_goes_on", move || {
         made_anew(server)
     });
@@ -93,16 +101,53 @@ async fn lost() -> Outcome {
     Ok(())
 }
 
+/// When the watch is connected again, the server has drawn more sequences than it had lost.
+async fn lost_while_away() -> Outcome {
+    let server = Nats::start().or_fail()?;
+    let url = server.fresh_bucket();
+    let relay = Relay::to(server.port(0)).await?;
+    let bucket = url.rsplit('/').next().unwrap_or_default();
+    let store = open(&url).await?;
+    let observer = open(&format!("nats://127.0.0.1:{}/{bucket}", relay.port)).await?;
+    let (server, ()) = happen(server, |server| {
+        server.stop(0)?;
+        server.save(0)?;
+        server.start_again(0)
+    })
+    .await?;
+    let back = || async { Ok(write(&store, "back").await.is_ok()) };
+    eventually("the store is back", back).await?;
+    let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
+    let last = write(&store, "lost").await?;
+    heard(&mut watch, last).await?;
+    relay.cut().await;
+    let (server, ()) = happen(server, |server| {
+        server.kill(0)?;
+        server.put_back(0)?;
+        server.start_again(0)
+    })
+    .await?;
+    let ids = AtomicU32::new(0);
+    eventually("more is written than was lost", || async {
+        let id = format!("new-{}", ids.fetch_add(1, Ordering::Relaxed));
+        Ok(write(&store, &id).await.is_ok_and(|new| new > last + 5))
+    })
+    .await?;
+    relay.mend();
+    let end = end_of(&mut watch).await?;
+    ensure!(matches!(end, Error::Compacted { .. }), "the watch ended with {end}");
+    goes_on(&observer, &store).await?;
+    drop(server);
+    Ok(())
+}
+
 async fn made_anew(server: Server) -> Outcome {
     let url = server.fresh_bucket();
-    let bucket = url.rsplit('/').next().unwrap_or_default();
     let (store, observer) = (open(&url).await?, open(&url).await?);
     let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
     let revision = write(&store, "a").await?;
     heard(&mut watch, revision).await?;
-    let client = async_nats::connect(format!("127.0.0.1:{}", server.0.port(0))).await.or_fail()?;
-    let raw = async_nats::jetstream::new(client);
-    raw.delete_stream(format!("KV_{bucket}")).await.or_fail()?;
+    delete(server, &url).await?;
     // Whoever comes makes it anew; it draws as many sequences as the other one had, and more.
     let other = open(&url).await?;
     for n in 0..5 {
@@ -112,4 +157,52 @@ async fn made_anew(server: Server) -> Outcome {
     let told = matches!(&end, Error::Compacted { .. } | Error::Refused { .. });
     ensure!(told, "the watch ended with {end}");
     goes_on(&observer, &other).await
+}
+
+/// A watch that heard nothing before its bucket was made anew, and that is told without a pause from
+/// then on. With so many objects in the bucket before, the first news it has are of sequences that it
+/// believes to be behind it; without any, nothing but a look tells the buckets apart.
+async fn among_writes(server: Server, objects: usize) -> Outcome {
+    let url = server.fresh_bucket();
+    let (store, observer) = (open(&url).await?, open(&url).await?);
+    for n in 0..objects {
+        write(&store, &format!("old-{n}")).await?;
+    }
+    let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
+    delete(server, &url).await?;
+    let other = open(&url).await?;
+    // It tells of what it stores from the first watch on.
+    let _telling = other.watch(&WatchRequest::kind("thing")).await?;
+    let writing = tokio::spawn(async move {
+        for n in 0.. {
+            let _ = write(&other, &format!("new-{n}")).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    let end = async {
+        loop {
+            match watch.next().await {
+                Some(Err(end)) => break Ok(end),
+                Some(Ok(batch)) if objects > 0 => {
+                    break Err(Failure::new(format!("what was before it is missing: {batch:?}")));
+                }
+                Some(Ok(_)) => {}
+                None => break Err(Failure::new("the watch ended without a word")),
+            }
+        }
+    };
+    let end = tokio::time::timeout(PATIENCE, end).await.or_fail()??;
+    writing.abort();
+    let told = matches!(&end, Error::Compacted { .. } | Error::Refused { .. });
+    ensure!(told, "the watch ended with {end}");
+    Ok(())
+}
+
+/// Takes a bucket away.
+async fn delete(server: Server, url: &str) -> Outcome {
+    let bucket = url.rsplit('/').next().unwrap_or_default();
+    let client = async_nats::connect(format!("127.0.0.1:{}", server.0.port(0))).await.or_fail()?;
+    let raw = async_nats::jetstream::new(client);
+    raw.delete_stream(format!("KV_{bucket}")).await.or_fail()?;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::Error;
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
-use tenure::store::{Backend as _, Commit, Durability, Expect, Query, WatchRequest};
+use tenure::store::{Backend as _, Commit, Durability, Expect, Query, Store, WatchRequest};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_nats::{NatsStore, Options};
@@ -18,6 +18,8 @@ use crate::outage::{happen, settle, write};
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("cluster::a_killed_leader_loses_nothing_and_leases_go_on", killed_leader);
     trials.test("cluster::nothing_is_settled_without_a_majority", no_majority);
+    trials.test("cluster::replicas_that_came_later_are_asked_as_well", later_replicas);
+    trials.test("cluster::a_frozen_server_is_left_before_a_lease_is_lost", frozen_server);
     trials.test("cluster::durability_is_that_of_all_who_keep_the_bucket", durability);
 }
 
@@ -26,18 +28,28 @@ async fn three() -> Result<Nats, Failure> {
     tokio::task::spawn_blocking(move || Nats::start_with(settings)).await?.or_fail()
 }
 
+/// The server that leads a stream.
+async fn led(server: Nats, stream: &'static str) -> Result<(Nats, usize), Failure> {
+    happen(server, move |server| {
+        let leader = server.leader_of(stream)?;
+        leader.ok_or_else(|| anyhow::anyhow!("nobody leads"))
+    })
+    .await
+}
+
+/// A bucket, opened at this server and without much patience.
+async fn alone_with(server: &Nats, n: usize, bucket: &str) -> Result<Store, Failure> {
+    let url = format!("nats://127.0.0.1:{}/{bucket}", server.port(n));
+    let options = Options::new().reply_timeout(Duration::from_secs(2));
+    Ok(NatsStore::connect_with(&url, options).await?.into_store())
+}
+
 /// A leader without its followers still answers reads. What a commit says must not rest on them.
 async fn no_majority() -> Outcome {
     let server = three().await?;
     drop(open_when_ready(&format!("{}?replicas=3", server.url_of("alone"))).await?);
-    let (server, leader) = happen(server, |server| {
-        let leader = server.leader_of("KV_alone")?;
-        leader.ok_or_else(|| anyhow::anyhow!("nobody leads"))
-    })
-    .await?;
-    let url = format!("nats://127.0.0.1:{}/alone", server.port(leader));
-    let options = Options::new().reply_timeout(Duration::from_secs(2));
-    let store = NatsStore::connect_with(&url, options).await?.into_store();
+    let (server, leader) = led(server, "KV_alone").await?;
+    let store = alone_with(&server, leader, "alone").await?;
     store.commit(put("a", "x")).await?;
     let questions = || {
         [
@@ -60,6 +72,59 @@ async fn no_majority() -> Outcome {
         let told = store.commit(question.clone()).await;
         ensure!(matches!(told, Err(Error::Unavailable { .. })), "{question:?}: {told:?}");
     }
+    drop(server);
+    Ok(())
+}
+
+/// The same for a bucket that one server kept when it was opened.
+async fn later_replicas() -> Outcome {
+    let server = three().await?;
+    drop(open_when_ready(&server.url_of("grown")).await?);
+    let (server, leader) = led(server, "KV_grown").await?;
+    let store = alone_with(&server, leader, "grown").await?;
+    store.commit(put("a", "x")).await?;
+    let client =
+        async_nats::connect(format!("127.0.0.1:{}", server.port(leader))).await.or_fail()?;
+    let raw = async_nats::jetstream::new(client);
+    let mut config = raw.get_stream("KV_grown").await.or_fail()?.cached_info().config.clone();
+    config.num_replicas = 3;
+    raw.update_stream(config).await.or_fail()?;
+    eventually("the others keep it, too", || async {
+        let info = raw.get_stream("KV_grown").await.or_fail()?.cached_info().clone();
+        let followers = info.cluster.map(|cluster| cluster.replicas).unwrap_or_default();
+        Ok(followers.len() == 2 && followers.iter().all(|follower| follower.current))
+    })
+    .await?;
+    let check = || Commit::new().check(key("a"), Expect::Exists);
+    store.commit(check()).await?;
+    for follower in (0..3).filter(|n| *n != leader) {
+        server.pause(follower).or_fail()?;
+    }
+    let told = store.commit(check()).await;
+    ensure!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    drop(server);
+    Ok(())
+}
+
+/// A frozen server keeps its connections. Whoever holds a lease goes to another server in time.
+async fn frozen_server() -> Outcome {
+    let server = three().await?;
+    drop(open_when_ready(&format!("{}?replicas=3", server.url_of("frozen"))).await?);
+    let (server, leader) = led(server, "KV_frozen").await?;
+    let frozen = (leader + 1) % 3;
+    // It learns of the other servers from this one.
+    let url = format!("nats://127.0.0.1:{}/frozen", server.port(frozen));
+    let holder = Coordinator::builder(open(&url).await?).name("holder").start()?;
+    let scope = Scope::new(&Namespace::new(["test"])?, "kept")?;
+    let lease = holder.acquire(&scope, &Terms::new().ttl(Duration::from_secs(10))).await?;
+    server.pause(frozen).or_fail()?;
+    let before = lease.valid_until();
+    eventually("the lease is renewed or lost", || async {
+        Ok(lease.valid_until() > before || !lease.is_valid())
+    })
+    .await?;
+    ensure!(lease.is_valid(), "the lease was lost: {:?}", lease.loss());
+    lease.release().await?;
     drop(server);
     Ok(())
 }

@@ -6,8 +6,10 @@ mod cluster;
 mod common;
 mod connect;
 mod credentials;
+mod ends;
 mod holders;
 mod outage;
+mod together;
 mod traps;
 
 use common::{Server, open};
@@ -19,6 +21,8 @@ fn main() {
             let server = Server::shared();
             trials.suite("nats", server.fresh_bucket());
             traps::add(trials, server);
+            ends::add(trials, server);
+            together::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);

@@ -231,15 +231,15 @@ async fn missed() -> Outcome {
 }
 
 /// A way to the server that can be cut.
-struct Relay {
-    port: u16,
+pub(crate) struct Relay {
+    pub(crate) port: u16,
     open: tokio::sync::watch::Sender<bool>,
     /// How many connections pass.
     passing: tokio::sync::watch::Receiver<u32>,
 }
 
 impl Relay {
-    async fn to(server: u16) -> Result<Self, Failure> {
+    pub(crate) async fn to(server: u16) -> Result<Self, Failure> {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
         let (open, gate) = tokio::sync::watch::channel(true);
@@ -258,13 +258,13 @@ impl Relay {
     }
 
     /// Returns when nothing passes any more.
-    async fn cut(&self) {
+    pub(crate) async fn cut(&self) {
         self.open.send_replace(false);
         // Fails only if nobody accepts connections any more, and then none passes.
         let _ = self.passing.clone().wait_for(|count| *count == 0).await;
     }
 
-    fn mend(&self) {
+    pub(crate) fn mend(&self) {
         self.open.send_replace(true);
     }
 }
