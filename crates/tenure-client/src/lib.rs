@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod addresses;
 mod backend;
 mod declared;
 mod error;
@@ -84,8 +85,7 @@ impl Way {
 }
 
 impl ServerStore {
-    /// Connects to one server, or to the first of several that answers: `http://HOST:PORT`, or `https`,
-    /// more separated by commas.
+    /// Connects to one server, or to the first of several that answers: `https://a:8368,https://b:8368`.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::open(Options::new(url)?).await
     }
