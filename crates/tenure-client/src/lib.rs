@@ -37,13 +37,14 @@ mod link;
 mod options;
 mod pending;
 mod stream;
+mod trouble;
 mod watch;
 
 use std::sync::Arc;
 
-use tenure::Result;
 use tenure::store::home::Home;
 use tenure::store::{Capabilities, Store, WRITER_LEVEL};
+use tenure::{Error, Result};
 use tenure_proto::v1;
 
 pub use declared::{
@@ -127,5 +128,12 @@ async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
         let request = links.request(request);
         async move { client.capabilities(request).await }
     });
-    response.await.map_err(Fault::of_read)?.1.try_into()
+    match response.await {
+        Ok((_, capabilities)) => capabilities.try_into(),
+        Err(Fault::Elsewhere(_)) => {
+            links.look_closer().await;
+            Err(Error::unavailable(BACKEND, links.nobody()))
+        }
+        Err(fault) => Err(fault.of_read()),
+    }
 }

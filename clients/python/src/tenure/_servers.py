@@ -91,5 +91,14 @@ def nobody(misses: list[tuple[str, NotSent]]) -> errors.NoServer:
     places = ", ".join(place(server) for server, _ in misses)
     if all(miss.refused for _, miss in misses):
         return errors.NoServer(f"no server on {places}; start one with `tenure serve`")
-    reasons = "; ".join(f"{place(server)}: {miss}" for server, miss in misses)
+    reasons = "; ".join(f"{place(server)}: {miss}{_advice(server, str(miss))}" for server, miss in misses)
     return errors.NoServer(f"no server can be reached: {reasons}")
+
+
+def _advice(server: str, reason: str) -> str:
+    """What to do, where the words of the layers below leave that open."""
+    if "CERTIFICATE_VERIFY_FAILED" in reason and ("self-signed" in reason or "local issuer" in reason):
+        return " (name its authority with ca=)"
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
+        return f" (it does not speak TLS; write http://{place(server)})"
+    return ""
