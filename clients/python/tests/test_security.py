@@ -75,6 +75,13 @@ def test_an_unknown_certificate_is_not_trusted_and_not_mistaken_for_no_server(
         with pytest.raises(tenure.NoServer, match="(?i)certificate") as caught:
             client.capabilities()
         assert "tenure serve" not in str(caught.value)
+        assert "name its authority with ca=" in str(caught.value)
+
+
+def test_a_server_without_tls_is_told_as_that(shared: Server) -> None:
+    with tenure.Client(f"https://127.0.0.1:{shared.port}") as client:
+        with pytest.raises(tenure.NoServer, match=rf"does not speak TLS; write {shared.url}"):
+            client.capabilities()
 
 
 async def test_the_same_with_asyncio(secured: tuple[Server, str], certificate: tuple[Path, Path]) -> None:

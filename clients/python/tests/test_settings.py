@@ -1,5 +1,6 @@
 """Where the servers are, and who asks."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -32,11 +33,52 @@ def test_the_environment_and_what_is_given_before_it() -> None:
     assert (given.servers.urls, given.name) == (("http://c:3",), "you")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8368", "tcp://a:1", "http://", "http://me:secret@a:1"])
-def test_what_is_no_address_is_refused_without_telling_secrets(url: str) -> None:
-    with pytest.raises(ValueError, match=r"no address of a server|pass it as token=") as caught:
+@pytest.mark.parametrize(
+    "url", ["https://a:8368,https://b:8368", "https://a:8368,b:8368", "https://a, b,", "HTTPS://a,b/"]
+)
+def test_both_forms_of_a_list_are_the_same_servers(url: str) -> None:
+    assert find(env={"TENURE_SERVER": url}).servers.urls == ("https://a:8368", "https://b:8368")
+
+
+def test_addresses_of_ipv6_have_brackets() -> None:
+    assert find(url="http://[::1]/").servers.urls == ("http://[::1]:8368",)
+    several = find(url="http://[::1]:9,[fe80::1],http://b:2")
+    assert several.servers.urls == ("http://[::1]:9", "http://[fe80::1]:8368", "http://b:2")
+    for bad in ("http://::1", "http://[::1", "http://[a]:1", "http://[::1]9"):
+        with pytest.raises(ValueError, match=r"http://\[::1\]:8368"):
+            find(url=bad)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("127.0.0.1:8368", "127.0.0.1:8368"),
+        ("tcp://a:1", "tcp://a:1"),
+        ("http://", "http://"),
+        ("http://a b", "http://a b"),
+        ("http://a,http://http://b", "http://http://b"),
+        ("http://a,b:0", "b:0"),
+        ("http://a,b:port", "b:port"),
+        ("http://a:70000", "http://a:70000"),
+        ("http://a/path", "http://a/path"),
+        ("http://a,tcp://b", "tcp://b"),
+    ],
+)
+def test_what_is_no_address_is_named_with_what_is(url: str, named: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{re.escape(named)}' is no address of a server; write it like"):
         find(url=url)
-    assert "secret" not in str(caught.value)
+
+
+def test_mixed_schemes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'http://c:1' .* is https"):
+        find(url=["https://a", "b", "http://c:1"])
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@a:1", "http://me:sec,secret@a:1"])
+def test_a_login_is_refused_without_telling_it(url: str) -> None:
+    with pytest.raises(ValueError, match=r"the address of a:1 .* pass it as token=") as caught:
+        find(url=url)
+    assert "sec" not in str(caught.value)
 
 
 def test_names_leave_the_separator_out() -> None:

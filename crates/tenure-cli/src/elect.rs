@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use futures::StreamExt as _;
-use tenure::Error;
-use tenure::lease::{Election, LeaseInfo, Scope, lease_key};
+use tenure::lease::{Election, LeaseInfo, Scope};
 
+use crate::exit::Told;
 use crate::hand_over::HandingOver;
 use crate::lease::lease_json;
 use crate::stores::StoreArgument;
@@ -54,17 +54,17 @@ impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Leader { scope, json, store } => {
-                let coordinator = store.coordinator().await?;
+                let coordinator = store.reader().await?;
                 let leader = Election::new(&coordinator, scope.clone()).leader().await?;
                 coordinator.store().close().await;
                 let Some(leader) = leader else {
-                    return Err(Error::NotFound { key: lease_key(&scope) }.into());
+                    return Err(Told::not_found(format!("nobody leads {scope}")).into());
                 };
                 tell(Some(&leader), json)?;
             }
             Self::HandOver { scope, how } => return how.scope(&scope).await,
             Self::Observe { scope, limit, json, store } => {
-                let coordinator = store.coordinator().await?;
+                let coordinator = store.reader().await?;
                 let leaders = Election::new(&coordinator, scope).observe().await?;
                 let mut leaders = leaders.take(limit.unwrap_or(usize::MAX));
                 while let Some(leader) = leaders.next().await {

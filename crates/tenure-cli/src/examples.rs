@@ -94,7 +94,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("lease watch", &[("All of a namespace and below", "tenure lease watch billing --json")]),
-    ("slots ls", &[("Who has which slot", "tenure slots ls search.indexer")]),
+    (
+        "slots ls",
+        &[
+            ("Who has which slot", "tenure slots ls search.indexer"),
+            ("Which groups there are", "tenure slots ls"),
+        ],
+    ),
     (
         "slots hand-over",
         &[("Before the host of slot 2 goes", "tenure slots hand-over search.indexer 2")],

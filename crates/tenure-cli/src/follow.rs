@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use serde_json::Value;
 use tenure::store::{Store, WatchRequest};
 
 /// On a terminal times run on, so it is drawn again this often even if nothing has happened.
@@ -21,9 +22,30 @@ pub(crate) struct Follow {
     watch: bool,
 }
 
-/// Prints the text once, or again with every change that one of the requests sees.
+impl Follow {
+    /// A list for programs: one object per line. Shown again and again, the whole list is one line, so that
+    /// it is plain where it ends.
+    pub(crate) fn list(&self, objects: impl Iterator<Item = Value>) -> String {
+        match self.watch {
+            true => format!("{}\n", objects.collect::<Value>()),
+            false => objects.map(|object| format!("{object}\n")).collect(),
+        }
+    }
+
+    /// One document for programs: on one line where there are more to come.
+    pub(crate) fn document(&self, value: &Value) -> anyhow::Result<String> {
+        Ok(match self.watch {
+            true => value.to_string() + "\n",
+            false => serde_json::to_string_pretty(value)? + "\n",
+        })
+    }
+}
+
+/// Prints the text once, or again with every change that one of the requests sees. Programs get nothing
+/// that is not theirs: no empty lines, and no drawing on a terminal.
 pub(crate) async fn follow(
     following: &Follow,
+    json: bool,
     store: &Store,
     requests: &[WatchRequest],
     text: impl AsyncFn() -> anyhow::Result<String>,
@@ -36,15 +58,15 @@ pub(crate) async fn follow(
         watches.push(store.watch(request).await?);
     }
     let mut changes = futures::stream::select_all(watches);
-    let terminal = std::io::stdout().is_terminal();
+    let terminal = std::io::stdout().is_terminal() && !json;
     let mut last = None;
     loop {
         let now = text().await?;
         if last.as_ref() != Some(&now) {
             let before = match (terminal, &last) {
                 (true, _) => CLEAR,
-                (false, Some(_)) => "\n",
-                (false, None) => "",
+                (false, Some(_)) if !json => "\n",
+                (false, _) => "",
             };
             print(before, &now)?;
             last = Some(now);

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
-use tenure::lease::{LeaseInfo, Namespace, Scope};
+use tenure::lease::{LEASE, LeaseInfo, Namespace, Scope};
 use tenure::{Error, Result};
 
 use crate::duration::parse_duration;
+use crate::exit::Told;
 use crate::lease::lease_json;
 use crate::progress;
 use crate::stores::StoreArgument;
@@ -63,6 +64,12 @@ impl HandingOver {
         let became = asking.await;
         if let Some(spinner) = spinner {
             spinner.finish_and_clear();
+        }
+        if let Err(Error::NotFound { key }) = &became
+            && key.kind == LEASE
+        {
+            let told = format!("nobody holds {}, so nobody can hand it over", key.id);
+            return Err(Told::not_found(told).into());
         }
         let deaf = matches!(became, Err(Error::Held { .. }));
         let became = became.map_err(anyhow::Error::from);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
-use tenure::Error;
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::lease::{LEASE, LeaseEvent, LeaseInfo, Namespace, Scope, Status, WAITER, WaiterInfo};
 use tenure::store::WatchRequest;
 
+use crate::exit::Told;
 use crate::follow::{Follow, follow};
 use crate::hand_over::HandingOver;
 use crate::history::{Remembered, history_json};
@@ -29,7 +29,7 @@ pub(crate) enum Command {
         /// Those of the namespaces below it, too.
         #[arg(long, requires = "namespace")]
         children: bool,
-        /// One JSON object per line.
+        /// One JSON object per line; with --watch one array per line.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -109,7 +109,7 @@ pub(crate) enum Command {
     /// both in one commit, over HTTP or by a library.
     Reap {
         /// The scopes, as `tenure lease remains` lists them.
-        #[arg(required = true, value_name = "SCOPE")]
+        #[arg(required = true, value_name = "SCOPE", value_parser = remains::scope)]
         scopes: Vec<String>,
         /// Only what the tenure under this token has left.
         #[arg(long)]
@@ -167,21 +167,21 @@ async fn ls(
     following: &Follow,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
-    let coordinator = store.coordinator().await?;
+    let coordinator = store.reader().await?;
     let text = async || {
         let leases = match namespace {
             Some(namespace) => coordinator.list(namespace, children).await?,
             None => coordinator.list_all().await?,
         };
         if json {
-            return Ok(leases.iter().map(|info| format!("{}\n", lease_json(info))).collect());
+            return Ok(following.list(leases.iter().map(lease_json)));
         }
         let heading = ["SCOPE", "HOLDER", "TOKEN", "SINCE", "EXPIRES IN"];
         Ok(table::render(&heading, &leases.iter().map(row).collect::<Vec<_>>()))
     };
     let prefix = namespace.map_or("", |namespace| namespace.as_str());
     let requests = [WatchRequest::kind(LEASE).prefix(prefix)];
-    follow(following, coordinator.store(), &requests, text).await?;
+    follow(following, json, coordinator.store(), &requests, text).await?;
     coordinator.store().close().await;
     Ok(ExitCode::SUCCESS)
 }
@@ -193,7 +193,7 @@ async fn show(
     following: &Follow,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
-    let coordinator = store.coordinator().await?;
+    let coordinator = store.reader().await?;
     let remembered = Remembered::default();
     let text = async || {
         let status = coordinator.status(scope).await?;
@@ -210,10 +210,10 @@ async fn show(
             "waiters": status.waiters.iter().map(waiter_json).collect::<Vec<_>>(),
             "history": history.as_ref().map(history_json),
         });
-        Ok(serde_json::to_string_pretty(&value)? + "\n")
+        following.document(&value)
     };
     let requests = [LEASE, WAITER].map(|kind| WatchRequest::kind(kind).prefix(scope.as_str()));
-    follow(following, coordinator.store(), &requests, text).await?;
+    follow(following, json, coordinator.store(), &requests, text).await?;
     coordinator.store().close().await;
     Ok(ExitCode::SUCCESS)
 }
@@ -258,7 +258,7 @@ async fn revoke(
     };
     coordinator.store().close().await;
     if !revoked {
-        return Err(Error::NotFound { key: tenure::lease::lease_key(scope) }.into());
+        return Err(Told::not_found(format!("nobody holds {scope}")).into());
     }
     match json {
         true => {
@@ -275,7 +275,7 @@ async fn watch(
     json: bool,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
-    let coordinator = store.coordinator().await?;
+    let coordinator = store.reader().await?;
     let mut events = coordinator.watch(prefix, None).await?.take(limit.unwrap_or(usize::MAX));
     while let Some(event) = events.next().await {
         let event = event?;

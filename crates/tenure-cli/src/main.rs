@@ -9,6 +9,7 @@ mod hand_over;
 mod history;
 mod json;
 mod lease;
+mod logging;
 mod manual;
 mod object;
 mod progress;
@@ -100,22 +101,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => return completions(shell),
         command => command,
     };
-    // A server tells what it does, above all to the audit log, but not of each lease that comes and goes;
-    // a command tells only what went wrong.
-    let serves = matches!(command, Command::Serve(_));
-    // What the Kubernetes client met, the store tells itself, and only if it is not mended by a repetition.
-    let usual = match serves {
-        true => "info,tenure::lease=warn,kube_client=off",
-        false => "error,kube_client=off",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    logging::start(matches!(command, Command::Serve(_)));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -158,7 +144,11 @@ fn command_line() -> clap::Command {
 
 fn arguments() -> Arguments {
     let given = command_line().get_matches();
-    Arguments::from_arg_matches(&given).unwrap_or_else(|error| error.exit())
+    let arguments = Arguments::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
+    if let Command::Run(run) = &arguments.command {
+        run.check(&mut command_line());
+    }
+    arguments
 }
 
 fn completions(shell: clap_complete::Shell) -> ExitCode {

@@ -17,7 +17,7 @@ pub(crate) async fn ls(
     json: bool,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
-    let coordinator = store.coordinator().await?;
+    let coordinator = store.reader().await?;
     let remains = coordinator.remains(namespace, children).await?;
     coordinator.store().close().await;
     if json {
@@ -62,11 +62,18 @@ pub(crate) async fn reap(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What one scope left, all of it or only that of one tenure. Text, because those of readers and writers
-/// are listed with a tag that is no part of a scope.
+/// A scope as it is listed. Text, because those of readers and writers have a tag that is no part of a scope.
+pub(crate) fn scope(text: &str) -> Result<String> {
+    namespace(text).map(|_| text.to_owned())
+}
+
+fn namespace(scope: &str) -> Result<Namespace> {
+    scope.split_once('/').map_or(scope, |(own, _)| own).parse()
+}
+
+/// What one scope left, all of it or only that of one tenure.
 async fn of(coordinator: &Coordinator, scope: &str, token: Option<u64>) -> Result<Vec<LeaseInfo>> {
-    let namespace: Namespace = scope.split_once('/').map_or(scope, |(own, _)| own).parse()?;
-    let mut remains = coordinator.remains(Some(&namespace), false).await?;
+    let mut remains = coordinator.remains(Some(&namespace(scope)?), false).await?;
     remains.retain(|left| left.id == scope && token.is_none_or(|token| left.token == token));
     match remains.is_empty() {
         true => Err(Error::NotFound { key: Key::new(REMAINS, scope) }),

@@ -1,10 +1,11 @@
 //! `tenure slots`: groups of which at most so many may hold a slot.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tenure::lease::{Coordinator, LEASE, Namespace, SLOTS, SlotInfo, WAITER};
-use tenure::store::WatchRequest;
+use tenure::lease::{Coordinator, LEASE, LeaseInfo, Namespace, SLOTS, SlotInfo, WAITER};
+use tenure::store::{Query, WatchRequest};
 
 use crate::follow::{Follow, follow};
 use crate::hand_over::HandingOver;
@@ -14,11 +15,11 @@ use crate::table;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show how many slots a group has, who holds them and who waits.
+    /// Show the slots of a group, who holds them and who waits; or all groups.
     Ls {
-        /// The group, for instance `search.indexer`.
-        group: Namespace,
-        /// JSON for programs.
+        /// The group, for instance `search.indexer`; all that have a size or a holder without it.
+        group: Option<Namespace>,
+        /// JSON for programs; of all groups one object per line, with --watch one array per line.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -62,7 +63,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Ls { group, json, follow, store } => ls(&group, json, &follow, &store).await,
+            Self::Ls { group, json, follow, store } => {
+                ls(group.as_ref(), json, &follow, &store).await
+            }
             Self::HandOver { group, slot, how } => how.slot(&group, slot).await,
             Self::Resize { group, count, version, json, store } => {
                 resize(&group, count, version, json, &store).await
@@ -93,22 +96,68 @@ async fn resize(
 }
 
 async fn ls(
-    group: &Namespace,
+    group: Option<&Namespace>,
     json: bool,
     following: &Follow,
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
-    let coordinator = store.coordinator().await?;
+    let coordinator = store.reader().await?;
     let kinds = [LEASE, WAITER, SLOTS];
-    let requests = kinds.map(|kind| WatchRequest::kind(kind).prefix(group.as_str()));
-    let text = || text(&coordinator, group, json);
-    follow(following, coordinator.store(), &requests, text).await?;
+    let prefix = group.map_or("", Namespace::as_str);
+    let requests = kinds.map(|kind| WatchRequest::kind(kind).prefix(prefix));
+    let text = async || match group {
+        Some(group) => text(&coordinator, group, json, following).await,
+        None => groups_text(&coordinator, json, following).await,
+    };
+    follow(following, json, coordinator.store(), &requests, text).await?;
     coordinator.store().close().await;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Every group that has a size or a holder, as it is now.
+async fn groups_text(
+    coordinator: &Coordinator,
+    json: bool,
+    following: &Follow,
+) -> anyhow::Result<String> {
+    let mut rows = Vec::new();
+    for group in groups(coordinator).await? {
+        let slots = coordinator.slots(&group);
+        let count = slots.size().await?.map(|size| size.count);
+        rows.push((group, count, slots.holders().await?.len(), slots.waiters().await?.len()));
+    }
+    if json {
+        let object = |(group, count, held, waiting): &(Namespace, Option<u32>, usize, usize)| json!({ "group": group.as_str(), "count": count, "held": held, "waiting": waiting });
+        return Ok(following.list(rows.iter().map(object)));
+    }
+    let row = |(group, count, held, waiting): &(Namespace, Option<u32>, usize, usize)| {
+        let count = count.map_or_else(|| "-".into(), |count| count.to_string());
+        vec![group.to_string(), count, held.to_string(), waiting.to_string()]
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    Ok(table::render(&["GROUP", "SLOTS", "HELD", "WAITING"], &rows))
+}
+
+/// The groups: those whose size is kept, and, where a store keeps none, those of whose slots one is held.
+async fn groups(coordinator: &Coordinator) -> anyhow::Result<BTreeSet<Namespace>> {
+    let sizes = coordinator.store().list_all(&Query::new(SLOTS)).await?;
+    let held = coordinator.list_all().await?;
+    let of_slot = |info: &LeaseInfo| {
+        let (group, slot) = info.id.rsplit_once('/')?;
+        slot.strip_prefix("slot-")?.parse::<u32>().ok()?;
+        group.parse().ok()
+    };
+    let sized = sizes.iter().filter_map(|object| object.key.id.parse().ok());
+    Ok(sized.chain(held.iter().filter_map(of_slot)).collect())
+}
+
 /// A group as it is now.
-async fn text(coordinator: &Coordinator, group: &Namespace, json: bool) -> anyhow::Result<String> {
+async fn text(
+    coordinator: &Coordinator,
+    group: &Namespace,
+    json: bool,
+    following: &Follow,
+) -> anyhow::Result<String> {
     let slots = coordinator.slots(group);
     let (size, holders) = (slots.size().await?, slots.holders().await?);
     let waiters = slots.waiters().await?;
@@ -126,7 +175,7 @@ async fn text(coordinator: &Coordinator, group: &Namespace, json: bool) -> anyho
             "holders": holders.iter().map(slot).collect::<Vec<_>>(),
             "waiters": waiters.iter().map(waiter_json).collect::<Vec<_>>(),
         });
-        return Ok(serde_json::to_string_pretty(&value)? + "\n");
+        return following.document(&value);
     }
     let row = |slot: &SlotInfo| {
         vec![

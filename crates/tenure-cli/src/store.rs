@@ -157,6 +157,7 @@ async fn capabilities(url: Option<&str>, json: bool) -> anyhow::Result<ExitCode>
     let all = match url {
         None => stores::all_capabilities(),
         Some(url) => {
+            stores::refuse_absent(url)?;
             let store: Store = stores::open(url).await?;
             let capabilities = store.capabilities().clone();
             store.close().await;

@@ -1,6 +1,7 @@
 //! Stores by URL.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use tenure::lease::Coordinator;
 use tenure::store::file::FileStore;
@@ -29,6 +30,9 @@ const HELP_ENV: &str =
 pub(crate) const HELP_SERVE: &str =
     concat!("The store: ", kinds!(), " [default: a SQLite file of this user]");
 
+/// How every file of SQLite's begins.
+const HEADER: &[u8] = b"SQLite format 3\0";
+
 /// `--store` and `--server` of every command that works on a store.
 #[derive(clap::Args, Clone)]
 pub(crate) struct StoreArgument {
@@ -36,44 +40,114 @@ pub(crate) struct StoreArgument {
     #[arg(long, value_name = "URL", help = HELP_ENV, conflicts_with = "server")]
     store: Option<String>,
     /// A running `tenure serve` instead of a store, for instance http://127.0.0.1:8368; more separated by
-    /// commas [env: TENURE_SERVER]
+    /// commas, as in https://a:8368,https://b:8368 [env: TENURE_SERVER]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     #[command(flatten)]
     login: Login,
 }
 
+/// Where to work.
+enum Chosen {
+    /// At these servers.
+    Server(String),
+    /// On this store, as somebody said.
+    Store(String),
+    /// On a file of this user's, since nobody said anything.
+    Usual(String),
+}
+
 impl StoreArgument {
+    /// To write: what is not there yet is made.
     pub(crate) async fn open(&self) -> Result<Store> {
-        let url = match self.server.as_ref().or(self.store.as_ref()) {
-            Some(url) => url.clone(),
-            None => from_env()?,
-        };
-        if is_server(&url) { self.login.open(&url).await } else { open(&url).await }
+        match self.chosen()? {
+            Chosen::Server(url) => self.login.open(&url).await,
+            Chosen::Store(url) | Chosen::Usual(url) => open(&url).await,
+        }
     }
 
-    /// Somebody to ask about leases.
-    pub(crate) async fn coordinator(&self) -> Result<Coordinator> {
-        let mut builder = Coordinator::builder(self.open().await?);
-        // Whoever is asked or revoked reads who it was.
-        if let Some(name) = run::host() {
-            builder = builder.name(name);
+    /// To read only: a path that was given and has nothing is a mistake, and nothing is made there.
+    pub(crate) async fn open_to_read(&self) -> Result<Store> {
+        if let Chosen::Store(url) = self.chosen()? {
+            refuse_absent(&url)?;
         }
-        builder.start()
+        self.open().await
+    }
+
+    /// Somebody to ask about leases, who may change them.
+    pub(crate) async fn coordinator(&self) -> Result<Coordinator> {
+        coordinator(self.open().await?)
+    }
+
+    /// Somebody to ask about leases, and no more.
+    pub(crate) async fn reader(&self) -> Result<Coordinator> {
+        coordinator(self.open_to_read().await?)
+    }
+
+    /// Whether no other process can see what is done there.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(self.chosen(), Ok(Chosen::Store(url)) if url.starts_with("memory:"))
+    }
+
+    fn chosen(&self) -> Result<Chosen> {
+        match (&self.server, &self.store) {
+            (Some(url), _) => Ok(Chosen::Server(url.clone())),
+            (None, Some(url)) => Ok(Chosen::of(url)),
+            (None, None) => from_env(),
+        }
     }
 }
 
+impl Chosen {
+    fn of(url: &str) -> Self {
+        if is_server(url) { Self::Server(url.into()) } else { Self::Store(url.into()) }
+    }
+}
+
+fn coordinator(store: Store) -> Result<Coordinator> {
+    let mut builder = Coordinator::builder(store);
+    // Whoever is asked or revoked reads who it was.
+    if let Some(name) = run::host() {
+        builder = builder.name(name);
+    }
+    builder.start()
+}
+
 /// What the environment says, or a file of this user's.
-fn from_env() -> Result<String> {
+fn from_env() -> Result<Chosen> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (variable("TENURE_SERVER"), variable("TENURE_STORE")) {
         (Some(_), Some(_)) => Err(Error::invalid(
             "environment",
             "both TENURE_SERVER and TENURE_STORE are set; unset one, or give --server or --store",
         )),
-        (Some(url), None) | (None, Some(url)) => Ok(url),
-        (None, None) => default_url(),
+        (Some(url), None) => Ok(Chosen::Server(url)),
+        (None, Some(url)) => Ok(Chosen::of(&url)),
+        (None, None) => Ok(Chosen::Usual(default_url()?)),
     }
+}
+
+/// Refuses the URL of an embedded store where there is none: whoever only looks has mistyped it.
+pub(crate) fn refuse_absent(url: &str) -> Result<()> {
+    let Some((kind @ ("sqlite" | "file"), text)) = url.split_once(':') else { return Ok(()) };
+    let path = Path::new(place(text)?.0);
+    // A folder that is empty is no store either, and to open it would make one.
+    let is_there = match kind {
+        "file" => {
+            !std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_none()) && path.exists()
+        }
+        _ => path.exists(),
+    };
+    // What is missing in the URL itself is told when it is opened.
+    if is_there || text.is_empty() {
+        return Ok(());
+    }
+    let reason = format!(
+        "there is no store at {}; is the path right? `tenure store migrate {url}` makes one, and so does the \
+         first command that writes",
+        path.display()
+    );
+    Err(Error::invalid(format!("store {url:?}"), reason))
 }
 
 pub(crate) fn is_server(url: &str) -> bool {
@@ -109,6 +183,7 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
         Some(("sqlite", path)) => {
             let (path, anywhere) = place(path)?;
+            refuse_foreign(url, Path::new(path))?;
             let options = tenure_sqlite::Options::new(path).allow_network_filesystem(anywhere);
             Ok(options.open()?.into_store())
         }
@@ -122,6 +197,23 @@ pub(crate) async fn open(url: &str) -> Result<Store> {
             concat!("a store is ", kinds!(), ", or http://HOST:PORT of a server"),
         )),
     }
+}
+
+/// Refuses a file that is something else. SQLite would call it damaged, and ask for a backup of it.
+fn refuse_foreign(url: &str, path: &Path) -> Result<()> {
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    let mut begins = Vec::new();
+    let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else {
+        return Ok(());
+    };
+    // What cannot be read is told when it is opened.
+    let read = file.take(u64::try_from(HEADER.len()).unwrap_or(0)).read_to_end(&mut begins);
+    if read.is_err() || begins.is_empty() || begins == HEADER {
+        return Ok(());
+    }
+    let reason =
+        format!("{} is no SQLite database, and is left alone; is the path right?", path.display());
+    Err(Error::invalid(format!("store {url:?}"), reason))
 }
 
 /// What every backend promises, in the order of the documentation.

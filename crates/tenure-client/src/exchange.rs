@@ -80,7 +80,7 @@ async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
             }
         }
         let (server, client) = links.current();
-        match run(&links, client, &mut backlog, &mut calls).await {
+        match run(&links, (server, client), &mut backlog, &mut calls).await {
             End::Left => {
                 failures = 0;
                 links.leave(server, Fault::Declined("it is shutting down".into()));

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod addresses;
 mod backend;
 mod declared;
 mod error;
@@ -36,13 +37,14 @@ mod link;
 mod options;
 mod pending;
 mod stream;
+mod trouble;
 mod watch;
 
 use std::sync::Arc;
 
-use tenure::Result;
 use tenure::store::home::Home;
 use tenure::store::{Capabilities, Store, WRITER_LEVEL};
+use tenure::{Error, Result};
 use tenure_proto::v1;
 
 pub use declared::{
@@ -84,8 +86,7 @@ impl Way {
 }
 
 impl ServerStore {
-    /// Connects to one server, or to the first of several that answers: `http://HOST:PORT`, or `https`,
-    /// more separated by commas.
+    /// Connects to one server, or to the first of several that answers: `https://a:8368,https://b:8368`.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::open(Options::new(url)?).await
     }
@@ -127,5 +128,12 @@ async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
         let request = links.request(request);
         async move { client.capabilities(request).await }
     });
-    response.await.map_err(Fault::of_read)?.1.try_into()
+    match response.await {
+        Ok((_, capabilities)) => capabilities.try_into(),
+        Err(Fault::Elsewhere(_)) => {
+            links.look_closer().await;
+            Err(Error::unavailable(BACKEND, links.nobody()))
+        }
+        Err(fault) => Err(fault.of_read()),
+    }
 }

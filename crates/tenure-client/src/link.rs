@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use crate::error::Fault;
-use crate::{BACKEND, Options};
+use crate::{BACKEND, Options, trouble};
 
 /// Whether the server is still there is asked this often, and an answer expected this soon: one that is
 /// frozen or cut off is left within the sum, so that leases of some seconds outlive it.
@@ -36,13 +36,14 @@ pub(crate) struct Links {
     channels: Vec<Channel>,
     /// The one in use.
     at: AtomicUsize,
-    told: RwLock<Told>,
+    /// What each of them had to say when it failed.
+    told: RwLock<Vec<Option<Told>>>,
     /// Closed with the store.
     open: Semaphore,
 }
 
-/// What the last server that failed had to say.
-#[derive(Default)]
+/// What a server that failed had to say.
+#[derive(Clone)]
 struct Told {
     why: String,
     /// It was there to say it.
@@ -66,13 +67,13 @@ impl Links {
             .servers
             .iter()
             .map(|server| channel(&options, server, home))
-            .collect::<Result<_>>()?;
+            .collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Self {
             options,
             token,
+            told: RwLock::new(vec![None; channels.len()]),
             channels,
             at: AtomicUsize::new(0),
-            told: RwLock::default(),
             open: Semaphore::new(0),
         }))
     }
@@ -103,8 +104,34 @@ impl Links {
         let next = (server + 1) % self.channels.len();
         let _ = self.at.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
         let declined = matches!(fault, Fault::Declined(_));
-        let why = format!("{}: {}", self.options.servers[server], fault.why());
-        *self.told.write().unwrap_or_else(PoisonError::into_inner) = Told { why, declined };
+        self.note(server, Some(Told { why: fault.why(), declined }));
+    }
+
+    /// This server answers: what was wrong with it before is no explanation any more.
+    pub(crate) fn well(&self, server: usize) {
+        self.note(server, None);
+    }
+
+    fn note(&self, server: usize, told: Option<Told>) {
+        let mut all = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get_mut(server) {
+            *known = told;
+        }
+    }
+
+    fn all_told(&self) -> Vec<(&str, Option<Told>)> {
+        let all = self.told.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.options.servers.iter().map(String::as_str).zip(all).collect()
+    }
+
+    /// Finds out what it is that listens where no server of ours answers.
+    pub(crate) async fn look_closer(&self) {
+        for (at, (server, told)) in self.all_told().into_iter().enumerate() {
+            let Some(told) = told.filter(|told| !told.declined) else { continue };
+            if let Some(seen) = trouble::look_closer(server, &told.why).await {
+                self.note(at, Some(Told { why: seen.into(), declined: false }));
+            }
+        }
     }
 
     /// With our token.
@@ -142,7 +169,10 @@ impl Links {
             for attempt in 0..u32::try_from(attempts).unwrap_or(u32::MAX) {
                 let (server, client) = self.current();
                 match call(client).await.map_err(Fault::from) {
-                    Ok(response) => return Ok((server, response.into_inner())),
+                    Ok(response) => {
+                        self.well(server);
+                        return Ok((server, response.into_inner()));
+                    }
                     Err(Fault::No(error)) => return Err(Fault::No(error)),
                     Err(fault) => self.leave(server, fault),
                 }
@@ -158,19 +188,31 @@ impl Links {
         }
     }
 
-    /// What to say if no server does it: none is there at all, or those that are have said no.
+    /// What to say if no server does it: none is there at all, those that are have said no, or they cannot
+    /// be spoken to.
     pub(crate) fn nobody(&self) -> String {
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
-        if told.declined {
-            return format!("no server takes it at present; try again later ({})", told.why);
+        let all = self.all_told();
+        let declined = all.iter().find_map(|(server, told)| {
+            told.as_ref().filter(|told| told.declined).map(|told| format!("{server}: {}", told.why))
+        });
+        if let Some(why) = declined {
+            return format!("no server takes it at present; try again later ({why})");
         }
-        let hosts: Vec<_> = self
-            .options
-            .servers
-            .iter()
-            .map(|server| server.rsplit_once('/').map_or(&**server, |(_, host)| host))
-            .collect();
-        format!("no server on {}; start one with `tenure serve` ({})", hosts.join(", "), told.why)
+        let troubles = all.iter().map(|(server, told)| {
+            let why = told.as_ref().map_or("", |told| &told.why);
+            trouble::explain(server, why)
+        });
+        let troubles: Vec<_> = troubles.collect();
+        let place =
+            |server: &str| server.rsplit_once('/').map_or(server, |(_, host)| host).to_owned();
+        if troubles.iter().all(Option::is_none) {
+            let places: Vec<_> = all.iter().map(|(server, _)| place(server)).collect();
+            return format!("no server on {}; start one with `tenure serve`", places.join(", "));
+        }
+        let each = troubles.into_iter().zip(&all).map(|(trouble, (server, _))| {
+            trouble.unwrap_or_else(|| format!("nobody listens on {}", place(server)))
+        });
+        each.collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure::{Error, Result};
+use tenure::Result;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-/// Servers named at most.
-const SERVERS: usize = 32;
+use crate::addresses;
 
 /// How to reach servers.
 #[derive(Clone)]
@@ -21,31 +20,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// The servers of a URL: `http://HOST:PORT` or `https://HOST:PORT`, more separated by commas.
+    /// The servers of a URL: `https://a:8368,https://b:8368`, or with the scheme only once. The port is 8368
+    /// unless another is given.
     pub fn new(url: &str) -> Result<Self> {
-        let wrong = |reason: &str| Error::invalid(format!("server {url:?}"), reason);
-        let (scheme, hosts) = url
-            .split_once("://")
-            .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
-            .ok_or_else(|| wrong("write http://HOST:PORT or https://HOST:PORT"))?;
-        if hosts.contains('@') {
-            return Err(wrong("a login does not belong in it; give a token instead"));
-        }
-        let hosts = hosts.trim_end_matches('/');
-        let servers: Vec<String> = hosts
-            .split(',')
-            .filter(|host| !host.is_empty())
-            .map(|host| format!("{scheme}://{}", with_port(host)))
-            .collect();
-        if servers.is_empty() {
-            return Err(wrong("it names no host; write http://HOST:PORT"));
-        }
-        if servers.len() > SERVERS {
-            return Err(wrong("it names more than 32 servers"));
-        }
-        if let Some(bad) = servers.iter().find(|server| server.parse::<http::Uri>().is_err()) {
-            return Err(wrong(&format!("{bad} is no address; write http://HOST:PORT")));
-        }
+        let servers = addresses::parse(url)?;
         Ok(Self {
             servers,
             token: None,
@@ -99,12 +77,6 @@ impl Options {
     }
 }
 
-/// Our port unless another is given.
-fn with_port(host: &str) -> String {
-    let after_address = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
-    if after_address.contains(':') { host.into() } else { format!("{host}:8368") }
-}
-
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither the token nor the key.
@@ -115,22 +87,6 @@ impl fmt::Debug for Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_are_told_apart_and_get_our_port() {
-        let servers = |url| Options::new(url).map(|options| options.servers).unwrap();
-        assert_eq!(servers("http://a:1,b"), ["http://a:1", "http://b:8368"]);
-        assert_eq!(servers("https://[::1]/"), ["https://[::1]:8368"]);
-        assert_eq!(servers("http://[::1]:9"), ["http://[::1]:9"]);
-    }
-
-    #[test]
-    fn what_is_no_server_is_told_what_is() {
-        for bad in ["a:1", "tcp://a", "http://", "http://,", "http://u:p@a", "http://a b"] {
-            let error = Options::new(bad).unwrap_err().to_string();
-            assert!(error.contains("HOST:PORT") || error.contains("token"), "{bad}: {error}");
-        }
-    }
 
     #[test]
     fn secrets_are_not_shown() {

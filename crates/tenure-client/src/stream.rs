@@ -47,7 +47,7 @@ type Waiting = HashMap<u64, oneshot::Sender<Reply>>;
 /// held up by its answers takes no calls.
 pub(crate) async fn run(
     links: &Arc<Links>,
-    mut client: StoreClient<Channel>,
+    (server, mut client): (usize, StoreClient<Channel>),
     backlog: &mut VecDeque<Pending>,
     calls: &mut mpsc::Receiver<Pending>,
 ) -> End {
@@ -59,7 +59,10 @@ pub(crate) async fn run(
         opened = open(links, client.exchange(request)) => opened,
     };
     let mut incoming = match opened {
-        Ok(incoming) => incoming,
+        Ok(incoming) => {
+            links.well(server);
+            incoming
+        }
         Err(fault) => {
             if matches!(fault, Fault::No(_)) {
                 for pending in backlog.drain(..) {

@@ -10,7 +10,11 @@ pub(crate) fn definite(error: rusqlite::Error) -> Error {
     let reason = error.to_string();
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => Error::Full { backend: BACKEND, reason },
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::corrupt(
+        Some(ErrorCode::NotADatabase) => Error::corrupt(
+            BACKEND,
+            format!("{reason}; is the path right? If it is, keep a copy, and restore a backup"),
+        ),
+        Some(ErrorCode::DatabaseCorrupt) => Error::corrupt(
             BACKEND,
             format!("{reason}; stop all users, keep a copy, and restore a backup or `.recover` it"),
         ),

@@ -15,6 +15,7 @@ from . import _clock
 from ._book import Batch, Book
 from ._io import AsyncIo
 from ._leases import renew
+from ._servers import place
 from ._settings import Settings
 from ._tenure import Tenure
 from ._wire import Program
@@ -81,7 +82,8 @@ class Keeper:
         except asyncio.TimeoutError:
             if servers.first == server:
                 servers.leave(server)
-            self._failed(batch, TimeoutError(f"no answer within {batch.timeout:.1f} s"))
+            # How long it was waited for says nothing: towards the deadline that is less each time.
+            self._failed(batch, TimeoutError(f"{place(server)} did not answer in time"))
         except Exception as error:
             self._failed(batch, error)
         self._wake.set()

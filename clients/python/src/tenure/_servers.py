@@ -4,19 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from . import errors
+from . import _addresses, errors
 from ._wire import NoAnswer, NotSent, Program, Reply, Request, Send, answer
 
 
 class Servers:
     """Replicas that all serve the same store. Whichever answered last is asked first."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
-        self.urls = tuple(url.rstrip("/") for url in urls)
-        if not self.urls:
-            raise ValueError("there is no server to ask; name at least one")
-        for url in self.urls:
-            check_url(url)
+    def __init__(self, urls: str | Iterable[str]) -> None:
+        self.urls = _addresses.parse(urls)
         self._first = 0
 
     def __len__(self) -> int:
@@ -39,15 +35,6 @@ class Servers:
     def leave(self, url: str) -> None:
         """Whom not to ask first, because it does not answer; the one after it is."""
         self._first = (self.urls.index(url) + 1) % len(self.urls)
-
-
-def check_url(url: str) -> None:
-    """Refuses what is no address of a server."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address of a server; write it like http://127.0.0.1:8368")
-    if parts.username or parts.password:
-        raise ValueError(f"the address of {parts.hostname} contains a password; pass it as token=")
 
 
 def place(url: str) -> str:
@@ -104,5 +91,14 @@ def nobody(misses: list[tuple[str, NotSent]]) -> errors.NoServer:
     places = ", ".join(place(server) for server, _ in misses)
     if all(miss.refused for _, miss in misses):
         return errors.NoServer(f"no server on {places}; start one with `tenure serve`")
-    reasons = "; ".join(f"{place(server)}: {miss}" for server, miss in misses)
+    reasons = "; ".join(f"{place(server)}: {miss}{_advice(server, str(miss))}" for server, miss in misses)
     return errors.NoServer(f"no server can be reached: {reasons}")
+
+
+def _advice(server: str, reason: str) -> str:
+    """What to do, where the words of the layers below leave that open."""
+    if "CERTIFICATE_VERIFY_FAILED" in reason and ("self-signed" in reason or "local issuer" in reason):
+        return " (name its authority with ca=)"
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
+        return f" (it does not speak TLS; write http://{place(server)})"
+    return ""

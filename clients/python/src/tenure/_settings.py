@@ -35,8 +35,6 @@ class Settings:
     ) -> "Settings":
         """What is given, else what the environment says, else the defaults."""
         urls = url or environment.get("TENURE_SERVER") or DEFAULT_URL
-        if isinstance(urls, str):
-            urls = [part.strip() for part in urls.split(",") if part.strip()]
         name = name or environment.get("TENURE_NAME") or socket.gethostname()
         if "#" in name:
             raise ValueError(

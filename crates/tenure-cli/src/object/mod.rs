@@ -1,9 +1,9 @@
 //! `tenure object`: read, write and watch objects.
 
+mod kept;
 mod put;
 
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use tenure::store::{Commit, Event, Expect, Query, Selector, Store, WatchRequest};
@@ -37,7 +37,7 @@ pub(crate) struct GetArguments {
     /// Find it by its name.
     #[arg(long)]
     by_name: bool,
-    /// Print the payload alone, byte for byte.
+    /// Print the payload alone, byte for byte; on a terminal with a line feed after it.
     #[arg(long, conflicts_with = "json")]
     payload: bool,
     /// JSON for programs.
@@ -63,7 +63,7 @@ pub(crate) struct LsArguments {
     /// At most so many.
     #[arg(long)]
     limit: Option<usize>,
-    /// One JSON object per line.
+    /// One JSON object per line; with --watch one array per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -119,16 +119,25 @@ impl Command {
                 (store, result)
             }
             Self::Get(arguments) => {
-                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+                with(arguments.store.open_to_read().await?, async |store| {
+                    arguments.run(store).await
+                })
+                .await
             }
             Self::Ls(arguments) => {
-                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+                with(arguments.store.open_to_read().await?, async |store| {
+                    arguments.run(store).await
+                })
+                .await
             }
             Self::Rm(arguments) => {
                 with(arguments.store.open().await?, async |store| arguments.run(store).await).await
             }
             Self::Watch(arguments) => {
-                with(arguments.store.open().await?, async |store| arguments.run(store).await).await
+                with(arguments.store.open_to_read().await?, async |store| {
+                    arguments.run(store).await
+                })
+                .await
             }
         };
         store.close().await;
@@ -155,6 +164,10 @@ impl GetArguments {
         let mut out = std::io::stdout().lock();
         if self.payload {
             out.write_all(&object.payload)?;
+            // A prompt begins on a line of its own; what goes elsewhere stays as it is.
+            if out.is_terminal() && !object.payload.ends_with(b"\n") {
+                writeln!(out)?;
+            }
         } else if self.json {
             writeln!(out, "{}", json::object(&object))?;
         } else {
@@ -197,7 +210,7 @@ fn show(object: &Object, out: &mut impl std::io::Write) -> std::io::Result<()> {
 impl LsArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
         let request = WatchRequest::kind(&self.kind).prefix(&self.prefix);
-        follow(&self.follow, store, &[request], || self.text(store)).await
+        follow(&self.follow, self.json, store, &[request], || self.text(store)).await
     }
 
     /// The list as it is now.
@@ -206,14 +219,14 @@ impl LsArguments {
         let mut query = Query::new(&self.kind).prefix(&self.prefix).selector(self.selector.clone());
         query.name = self.name.clone();
         let mut left = self.limit.unwrap_or(usize::MAX);
-        let (mut rows, mut lines) = (Vec::new(), String::new());
+        let (mut rows, mut lines) = (Vec::new(), Vec::new());
         while left > 0 {
             query.limit = left.min(most);
             let page = store.list(&query).await?;
             left -= page.objects.len();
             for object in &page.objects {
                 match self.json {
-                    true => writeln!(lines, "{}", json::object(object))?,
+                    true => lines.push(json::object(object)),
                     false => rows.push(row(object)),
                 }
             }
@@ -223,7 +236,7 @@ impl LsArguments {
             }
         }
         if self.json {
-            return Ok(lines);
+            return Ok(self.follow.list(lines.into_iter()));
         }
         if rows.is_empty() {
             eprintln!("tenure: no {} objects match", self.kind);
@@ -249,7 +262,12 @@ fn row(object: &Object) -> Vec<String> {
 impl RmArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
         let key = Key::new(&self.kind, &self.id);
-        let expect = self.expect_version.map_or(Expect::Exists, Expect::Version);
+        let mut expect = self.expect_version.map_or(Expect::Exists, Expect::Version);
+        if let Err(refusal) = kept::refuse(&self.kind) {
+            let found = store.get(&key).await?.filter(kept::is_foreign).ok_or(refusal)?;
+            // Not what Tenure puts in its place meanwhile.
+            expect = self.expect_version.map_or(Expect::Revision(found.revision), Expect::Version);
+        }
         let committed = store.commit(Commit::new().delete(key.clone(), expect)).await?;
         match self.json {
             true => println!(

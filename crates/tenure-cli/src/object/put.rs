@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tenure::store::{Commit, Expect, Fence, Put, Store, Written};
 use tenure::{Error, Key, Labels};
 
+use super::kept;
 use crate::duration::parse_duration;
 use crate::json;
 use crate::stores::StoreArgument;
@@ -52,6 +53,7 @@ pub(crate) struct PutArguments {
 
 impl PutArguments {
     pub(super) fn commit(&self) -> anyhow::Result<Commit> {
+        kept::refuse(&self.kind)?;
         let mut put = Put::new(Key::new(&self.kind, &self.id), self.read_payload()?);
         put.name = self.name.clone();
         put.labels = parse_labels(&self.labels)?;

@@ -7,6 +7,7 @@
 mod child;
 mod family;
 mod guard;
+mod leaving;
 mod schedule;
 mod signals;
 
@@ -23,16 +24,15 @@ use tokio::time::sleep;
 pub(crate) use self::child::become_command;
 use self::child::{Guarded, code};
 pub(crate) use self::guard::Arguments as GuardArguments;
+use self::leaving::{Ended, Leaving};
 use self::schedule::{Act, Pace, Schedule};
 use self::signals::{Signals, code_of};
 use crate::duration::parse_duration;
 use crate::stores::StoreArgument;
-use crate::{exit, progress, table};
+use crate::{progress, table};
 
 /// Who waits longer than this is told what for.
 const TELL_AFTER: Duration = Duration::from_millis(300);
-/// For what was not waited for to be given up, on the way out.
-const LET_GO: Duration = Duration::from_secs(5);
 /// How often the deadline is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -90,8 +90,11 @@ impl Arguments {
             let reason = "it is more than half the life; shorten it or give a longer --ttl";
             Error::invalid(format!("--grace {grace}"), reason)
         })?;
-        let what = What::parse(&self.scope, self.slots)?;
+        let what = self.what()?;
         let terms = self.terms()?;
+        if self.store.is_private() {
+            self.say("nobody else sees what is in memory:, so this keeps nobody out; give another --store");
+        }
         let mut signals = Signals::new()?;
         // A task of its own: some stores are opened by calls that block.
         let opening = self.store.clone();
@@ -105,14 +108,29 @@ impl Arguments {
             builder = builder.name(&name);
         }
         let coordinator = builder.start()?;
-        let ended = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
-        // Whoever gave up must not be waited for by those behind it.
-        tokio::select! {
-            _ = tokio::time::timeout(LET_GO, coordinator.settle()) => {}
-            _ = signals.end() => {}
+        let (leaving, ended) = self.hold(&coordinator, pace, &what, &terms, &mut signals).await;
+        leaving.close(&coordinator, &store, &mut signals).await;
+        ended.map(ExitCode::from)
+    }
+
+    /// Ends as any argument does that cannot be read. The parser of arguments cannot tell by itself: whether
+    /// this is a scope or a group, another one says.
+    pub(crate) fn check(&self, line: &mut clap::Command) {
+        if let Err(error) = self.what() {
+            let told = format!("invalid value '{}' for '<SCOPE>': {error}", self.scope);
+            let run = line.find_subcommand_mut("run");
+            let wrong = clap::error::ErrorKind::ValueValidation;
+            run.map_or_else(|| clap::Error::raw(wrong, &told), |run| run.error(wrong, &told))
+                .exit();
         }
-        store.close().await;
-        ended
+    }
+
+    /// What is to be held.
+    fn what(&self) -> Result<What> {
+        Ok(match self.slots {
+            Some(count) => What::Slots(self.scope.parse()?, count),
+            None => What::Scope(self.scope.parse()?),
+        })
     }
 
     async fn hold(
@@ -122,14 +140,20 @@ impl Arguments {
         what: &What,
         terms: &Terms,
         signals: &mut Signals,
-    ) -> anyhow::Result<ExitCode> {
-        let lease = tokio::select! {
-            lease = self.acquire(coordinator, what, terms) => lease?,
-            signal = signals.end() => return Ok(ExitCode::from(code_of(signal))),
+    ) -> (Leaving, anyhow::Result<u8>) {
+        let acquired = tokio::select! {
+            lease = self.acquire(coordinator, what, terms) => lease,
+            signal = signals.end() => return (Leaving::begin(self.quiet), Ok(code_of(signal))),
+        };
+        let lease = match acquired {
+            Ok(lease) => lease,
+            Err(error) => return (Leaving::begin(self.quiet), Err(error.into())),
         };
         self.say(format!("acquired {}, token {}", lease.id(), lease.token()));
         let ended = self.guarded(&lease, pace, signals).await;
-        self.let_go(lease, ended).await
+        let leaving = Leaving::begin(self.quiet);
+        let code = leaving.let_go(lease, ended).await;
+        (leaving, code)
     }
 
     fn terms(&self) -> Result<Terms> {
@@ -225,53 +249,6 @@ impl Arguments {
             (None, None) => Ended::Itself(code(status)),
         })
     }
-
-    /// Passes the lease on or releases it, now that nothing runs under it any more.
-    async fn let_go(&self, lease: Lease, ended: anyhow::Result<Ended>) -> anyhow::Result<ExitCode> {
-        let (id, token) = (lease.id().to_owned(), lease.token());
-        let (lease, code) = match ended {
-            Ok(Ended::Lost(loss)) => {
-                // It is lost already; a store that does not answer must not keep us.
-                let _ = tokio::time::timeout(LET_GO, lease.release()).await;
-                eprintln!("tenure: lost {id}, token {token}: {loss}; the command was stopped");
-                return Ok(ExitCode::from(exit::LOST));
-            }
-            Ok(Ended::Asked(code, request)) => match lease.hand_over(&request.to).await {
-                Ok(()) => {
-                    self.say(format!("handed over {id} to {}", request.to));
-                    return Ok(ExitCode::from(code));
-                }
-                // Whoever was to have it has gone: the next in line is as good.
-                Err((lease, error)) => {
-                    eprintln!("tenure: {id} is not handed over but released: {error}");
-                    (lease, code)
-                }
-            },
-            Ok(Ended::Itself(code)) => (lease, code),
-            Err(error) => {
-                let _ = lease.release().await;
-                return Err(error);
-            }
-        };
-        match lease.release().await {
-            Ok(()) => self.say(format!("released {id}")),
-            // It did its work in time; the lease ends by itself.
-            Err(error) => {
-                eprintln!("tenure: the command ended, but {id} was not released: {error}");
-            }
-        }
-        Ok(ExitCode::from(code))
-    }
-}
-
-/// How the command ended, and why.
-enum Ended {
-    /// By itself, or by a signal that we passed on.
-    Itself(u8),
-    /// Somebody wants the lease to be handed over. It is still held.
-    Asked(u8, HandOverRequest),
-    /// The lease was lost.
-    Lost(Loss),
 }
 
 /// What is to be held.
@@ -281,13 +258,6 @@ enum What {
 }
 
 impl What {
-    fn parse(text: &str, slots: Option<u32>) -> Result<Self> {
-        Ok(match slots {
-            Some(count) => Self::Slots(text.parse()?, count),
-            None => Self::Scope(text.parse()?),
-        })
-    }
-
     async fn acquire(&self, coordinator: &Coordinator, terms: &Terms) -> Result<Lease> {
         match self {
             Self::Scope(scope) => coordinator.acquire(scope, terms).await,

@@ -65,7 +65,7 @@ fn a_command_is_stopped_before_its_lease_is_somebody_elses() {
     tenure(&place.store, &["lease", "hand-over", "l/l"]).fails(6, "nobody waits");
     tenure(&place.store, &["lease", "revoke", "l/l", "--reason", "enough"]).ok();
     assert_eq!(finish(second).code, Some(5));
-    tenure(&place.store, &["lease", "hand-over", "l/l"]).fails(3, "not found");
+    tenure(&place.store, &["lease", "hand-over", "l/l"]).fails(3, "nobody holds l/l");
     remembered(&place);
 }
 
@@ -119,7 +119,7 @@ fn a_slot_is_handed_over_through_a_server() {
     served.tenure(&["slots", "hand-over", "s.s", "0"]).fails(6, "nobody waits");
     let second = run("two", &two);
     wait_for("waiter", || served.tenure(&["slots", "ls", "s.s"]).ok().contains("1 waiting"));
-    served.tenure(&["slots", "hand-over", "s.s", "7"]).fails(3, "not found");
+    served.tenure(&["slots", "hand-over", "s.s", "7"]).fails(3, "nobody holds s.s/slot-7");
     let told = served.tenure(&["slots", "hand-over", "s.s", "0", "--to", "two"]).ok();
     assert!(told.starts_with("handed over s.s/slot-0 to two#"), "{told}");
     assert_eq!(finish(first).code, Some(143));

@@ -1,9 +1,13 @@
 //! The command line, run as a person or a script would run it.
 
+mod absent;
 mod check;
+mod codes;
 mod deploy;
 mod docs;
+mod following;
 mod handing;
+mod leaving;
 mod manual;
 mod objects;
 mod remains;

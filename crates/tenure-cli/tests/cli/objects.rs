@@ -102,16 +102,48 @@ fn a_watch_in_one_process_sees_the_writes_of_others() {
 #[test]
 fn a_fenced_put_applies_only_under_its_token() {
     on_each_embedded_store(|store| {
-        let lease =
-            tenure(store, &["object", "put", "lease", "a", "me", "--create", "--json"]).ok();
-        let lease: serde_json::Value = serde_json::from_str(&lease).unwrap();
-        let fence = format!("lease/a@{}", lease["token"]);
-        tenure(store, &["object", "put", "k", "1", "x", "--fenced-by", &fence]).ok();
-        tenure(store, &["object", "rm", "lease", "a"]).ok();
+        // It writes under its own lease, and tells which one that was.
+        let put = "\"$0\" object put k 1 x --fenced-by lease/$TENURE_SCOPE@$TENURE_TOKEN >&2; echo $TENURE_TOKEN";
+        let line = ["run", "a/b", "--", "sh", "-c", put, env!("CARGO_BIN_EXE_tenure")];
+        let token = tenure(store, &line).ok();
+        let fence = format!("lease/a/b@{}", token.trim());
         tenure(store, &["object", "put", "k", "1", "late", "--fenced-by", &fence])
             .fails(5, "is lost");
         assert_eq!(tenure(store, &["object", "get", "k", "1", "--payload"]).ok(), "x");
     });
+}
+
+#[test]
+fn what_tenure_keeps_is_not_written_by_hand() {
+    on_each_embedded_store(|store| {
+        let kinds = ["lease", "lease-waiter", "lease-remains", "lease-slots", "lease-readers"];
+        for kind in kinds.into_iter().chain(["lease-revoked", "lease-hand-over"]) {
+            let put = tenure(store, &["object", "put", kind, "a/b", "x"]);
+            put.fails(6, &format!("invalid kind {kind:?}: Tenure itself keeps its objects"));
+        }
+        let removing = ["object", "rm", "lease", "a/b"];
+        let line = ["run", "a/b", "--quiet", "--", env!("CARGO_BIN_EXE_tenure")];
+        tenure(store, &[&line[..], &removing].concat()).fails(6, "`tenure lease revoke` ends one");
+        tenure(store, &["object", "rm", "lease-slots", "a"]).fails(6, "`tenure slots resize`");
+        tenure(store, &["lease", "ls"]).ok();
+    });
+}
+
+#[test]
+fn what_is_no_lease_among_them_can_be_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.db");
+    // Other programs can write it.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = tenure_sqlite::SqliteStore::open(&path).expect("a store").into_store();
+        let put = tenure::store::Put::new(tenure::Key::new("lease", "a/b"), "x");
+        store.commit(put).await.expect("a commit");
+        store.close().await;
+    });
+    let store = format!("sqlite:{}", path.display());
+    tenure(&store, &["object", "rm", "lease", "a/b"]).ok();
+    assert_eq!(tenure(&store, &["lease", "ls"]).ok().lines().count(), 1);
 }
 
 #[test]

@@ -157,7 +157,12 @@ fn a_command_gets_its_lease_and_gives_its_code() {
 #[test]
 fn mistakes_are_named_before_anything_runs() {
     let place = Place::new();
-    place.run(&["a.b", "--", "true"]).fails(6, "a.b");
+    // A bad scope is the same mistake wherever it is made.
+    place.run(&["a.b", "--", "true"]).fails_on_line("invalid value 'a.b' for '<SCOPE>'");
+    place.run(&["a/b", "--slots", "2", "--", "true"]).fails_on_line("invalid value 'a/b'");
+    tenure(&place.store, &["lease", "show", "a.b"])
+        .fails_on_line("invalid value 'a.b' for '<SCOPE>'");
+    tenure(&place.store, &["lease", "reap", "a..b/c"]).fails_on_line("invalid value 'a..b/c'");
     place.run(&["a/b", "--grace", "31s", "--", "true"]).fails(6, "half the life");
     place.run(&["a/b", "--metadata", "x", "--", "true"]).fails(6, "KEY=VALUE");
     tenure("postgres://nobody@127.0.0.1:1/x", &["run", "a/b", "--", "true"])
@@ -326,7 +331,7 @@ fn holders_are_listed_followed_and_observed() {
     assert!(list(&["lease", "show", "l/l", "--json"]).contains("\"waiters\": []"));
     assert!(list(&["lease", "show", "x/y"]).starts_with("free      x/y"));
     assert!(list(&["elect", "leader", "l/l"]).contains("address here"));
-    tenure(&place.store, &["elect", "leader", "x/y"]).fails(3, "x/y");
+    tenure(&place.store, &["elect", "leader", "x/y"]).fails(3, "nobody leads x/y\n");
     let seen_file = place.file("seen");
     let observer = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(["elect", "observe", "l/l", "--limit", "2"])
@@ -345,13 +350,20 @@ fn holders_are_listed_followed_and_observed() {
     let resized = list(&["slots", "resize", "group", "3", "--json"]);
     assert_eq!(resized, "{\"count\":3,\"group\":\"group\"}\n");
     assert!(list(&["slots", "ls", "group"]).ends_with("0 of 3 slots held, 0 waiting\n"));
+    let groups = list(&["run", "other", "--slots", "2", "-q", "--", TENURE, "slots", "ls"]);
+    let rows: Vec<Vec<&str>> = groups.lines().map(|row| row.split_whitespace().collect()).collect();
+    let expected = [["group", "3", "0", "0"], ["other", "2", "1", "0"]];
+    assert_eq!(rows[1..], expected.map(Vec::from), "{groups}");
+    let groups = list(&["slots", "ls", "--json"]);
+    let first = "{\"count\":3,\"group\":\"group\",\"held\":0,\"waiting\":0}\n";
+    assert!(groups.starts_with(first) && groups.lines().count() == 2, "{groups}");
     assert!(list(&["completions", "bash"]).contains("_tenure"));
 }
 
 impl Ran {
     /// It failed after it had said other things.
     #[track_caller]
-    fn fails_late(self, code: i32, says: &str) {
+    pub(crate) fn fails_late(self, code: i32, says: &str) {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         assert!(self.err.contains(says), "{says:?} not in {:?}", self.err);
     }

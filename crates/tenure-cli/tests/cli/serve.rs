@@ -60,7 +60,7 @@ fn send(child: &Child, signal: Signal) {
 }
 
 /// A command that knows of no store and no server.
-fn command(arguments: &[&str]) -> Command {
+pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.args(arguments);
     for name in ["TENURE_STORE", "TENURE_SERVER", "TENURE_BEARER", "TENURE_LOG"] {
@@ -114,7 +114,7 @@ fn every_command_works_against_a_server_and_the_store_is_the_same() {
     assert!(ran.starts_with("a.b/c\n") && ran.contains("me#"), "{ran}");
     served.tenure(&["slots", "resize", "a.b", "3"]).ok();
     assert!(served.tenure(&["slots", "ls", "a.b"]).ok().contains("0 of 3 slots"));
-    served.tenure(&["elect", "leader", "a.b/c"]).fails(3, "not found");
+    served.tenure(&["elect", "leader", "a.b/c"]).fails(3, "nobody leads a.b/c");
     let capabilities = command(&["store", "capabilities", &served.url]).output().unwrap();
     assert!(ran_text(capabilities).contains("shared by"));
     // An orderly end, after which the file has it all.
@@ -165,6 +165,11 @@ fn nobody_there_is_told_what_to_start() {
         .env("TENURE_STORE", "memory:")
         .output();
     ran(both.unwrap()).fails(6, "both TENURE_SERVER and TENURE_STORE are set");
+    for (bad, named) in [("127.0.0.1:1", "127.0.0.1:1"), ("http://a,https://b", "https://b")] {
+        let told = format!("invalid server address {named:?}");
+        ran(command(&["lease", "ls", "--server", bad]).output().unwrap()).fails(6, &told);
+        ran(command(&["lease", "ls"]).env("TENURE_SERVER", bad).output().unwrap()).fails(6, &told);
+    }
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn a_watched_list_shows_what_changes() {
 fn a_command_is_stopped_in_time_when_its_server_freezes_and_goes_on_when_another_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (Served::on(&folder), Served::on(&folder));
-    let both = format!("{},{}", first.url, second.url.trim_start_matches("http://"));
+    let both = format!("{},{}", first.url, second.url);
     let start = |servers: &str, scope: &str| {
         let run = ["run", scope, "--ttl", "12s", "--server", servers, "--", "sh", "-c"];
         command(&run)

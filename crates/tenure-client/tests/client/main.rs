@@ -7,6 +7,7 @@ mod replicas;
 mod scene;
 mod services;
 mod stores;
+mod strangers;
 mod wire;
 
 use common::{Serving, connect};
@@ -29,6 +30,7 @@ fn main() {
             wire::add(trials);
             near::add(trials);
             stores::add(trials);
+            strangers::add(trials);
             trials.keep((sqlite, memory, folder));
         },
     )
