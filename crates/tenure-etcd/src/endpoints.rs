@@ -126,7 +126,7 @@ impl Endpoints {
                     return Ok(link);
                 }
                 Err(Fault::No(error)) => return Err(error),
-                Err(fault) => fault.of_read().to_string(),
+                Err(fault) => fault.why(),
             };
             tracing::debug!(%why, "no etcd server is good");
             if !self.pause(budget).await {
@@ -159,7 +159,7 @@ impl Endpoints {
                     Some(Err(fault)) => {
                         why = fault;
                         *self.told.lock().unwrap_or_else(PoisonError::into_inner) =
-                            why.clone().of_read().to_string();
+                            why.why();
                     }
                     None => return Err(why),
                 },

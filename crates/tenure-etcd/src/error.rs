@@ -22,6 +22,15 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// What was said, for a message that names etcd itself.
+    pub(crate) fn why(&self) -> String {
+        match self {
+            Self::Elsewhere(why) | Self::Later(why) | Self::Unclear(why) => why.clone(),
+            Self::NoLease => "an etcd lease ended while it was used".into(),
+            Self::No(error) => error.to_string(),
+        }
+    }
+
     /// The answer to a request that may have changed something.
     pub(crate) fn of_write(self) -> Error {
         match self {

@@ -78,7 +78,7 @@ pub enum Error {
         current: Current,
     },
     /// The lease that fenced the commit is no longer held.
-    #[error("lease {key} with token {token} is lost: {}", match current { Some(t) => format!("token {t} holds it now"), None => "it expired or was released".into() })]
+    #[error("{key} with token {token} is lost: {}", match current { Some(t) => format!("token {t} holds it now"), None => "it expired, or was released or revoked".into() })]
     Lost {
         /// The lease object.
         key: Key,

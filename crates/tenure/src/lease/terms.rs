@@ -167,7 +167,7 @@ impl Terms {
 pub(crate) fn check_life(life: Duration) -> Result<()> {
     if life < LIFE_MIN {
         return Err(Error::invalid(
-            format!("a lease's life of {life:?}"),
+            format!("lease life of {life:?}"),
             format!("a renewal could not be answered in time; ask for {LIFE_MIN:?} or more"),
         ));
     }
