@@ -492,8 +492,9 @@ pub mod answer {
         Error(::prost::alloc::boxed::Box<super::Error>),
     }
 }
-/// Why something did not happen, in the details of every status that stands for it. All of these
-/// except `unknown` mean that nothing was applied.
+/// Why something did not happen. Every status that stands for it has a google.rpc.Status in its trailer
+/// grpc-status-details-bin, and this among its details; a google.rpc.RetryInfo too if there is a time
+/// after which to ask again. All of these except `unknown` mean that nothing was applied.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     /// A short stable word: not_found, already_exists, name_taken, conflict, lost, held, unsupported,
