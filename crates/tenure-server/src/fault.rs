@@ -1,11 +1,15 @@
 //! Why the server did not do what was asked: in the store's words, or in its own.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tenure::Error;
 use tenure_proto::status::{DENIED, OVERLOADED, UNAUTHENTICATED};
 use tenure_proto::{status, v1};
 use tonic::Status;
+
+/// What to do about most permissions that somebody does not have.
+pub(crate) const ASK_FOR_IT: &str = "ask whoever hands out permissions";
 
 /// What becomes a gRPC status or an HTTP answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -17,7 +21,7 @@ pub enum Fault {
     #[error("{0}")]
     Unauthenticated(String),
     /// Somebody we know, who may not do this.
-    #[error("{subject} may not {action} {resource}; ask whoever hands out permissions")]
+    #[error("{subject} may not {action} {resource}; {advice}")]
     Denied {
         /// Who asked.
         subject: String,
@@ -25,6 +29,8 @@ pub enum Fault {
         action: &'static str,
         /// The scope, or kind and id.
         resource: String,
+        /// What to do about it.
+        advice: Cow<'static, str>,
     },
     /// Too much at once.
     #[error("{what}; ask again in {}s", retry_after.as_secs_f64())]

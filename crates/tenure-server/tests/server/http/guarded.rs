@@ -127,3 +127,21 @@ async fn a_stream_ends_when_its_token_may_not_read_that_any_more() {
     less.put("/v1/objects/order/1", json!({"payload": "a"})).await.of(200);
     kept.expect("batch").await;
 }
+
+/// They count what all tenants do, by the names of their kinds.
+#[tokio::test]
+async fn metrics_are_not_for_tenants() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (all, first) = token("acme-admin", "acme", "\"*\"");
+    let (observer, second) = token("acme-observer", "acme", "\"server:observe\"");
+    let (operator, third) = token("operator", "", "\"server:observe\"");
+    std::fs::write(&list, format!("{first}{second}{third}")).unwrap();
+    let place = guarded(&list).await;
+    for tenant in [all, observer] {
+        let client = place.client().with(&tenant);
+        let message = client.get("/metrics").await.error(403, "denied")["message"].to_string();
+        assert!(message.contains("tenant") && message.contains("acme"), "{message}");
+    }
+    place.client().with(&operator).get("/metrics").await.of(200);
+}
