@@ -17,6 +17,14 @@ pub enum Fault {
     /// The store, or the library, said no.
     #[error(transparent)]
     Store(#[from] Error),
+    /// The same, where what the library would advise is wrong here.
+    #[error("{message}")]
+    Advised {
+        /// What it said. In a box, or every answer would be large.
+        error: Box<Error>,
+        /// In these words.
+        message: String,
+    },
     /// Nobody we know.
     #[error("{0}")]
     Unauthenticated(String),
@@ -57,6 +65,9 @@ impl Fault {
         };
         match self {
             Self::Store(error) => error.into(),
+            Self::Advised { error, message } => {
+                v1::Error { message: message.clone(), ..(&**error).into() }
+            }
             Self::Unauthenticated(_) => own(UNAUTHENTICATED),
             Self::Denied { .. } => own(DENIED),
             Self::Overloaded { retry_after, .. } => v1::Error {
@@ -73,21 +84,27 @@ impl Fault {
             Self::Unauthenticated(_) => Code::UNAUTHORIZED,
             Self::Denied { .. } => Code::FORBIDDEN,
             Self::Overloaded { .. } => Code::TOO_MANY_REQUESTS,
-            Self::Store(error) => match error.code() {
-                "not_found" => Code::NOT_FOUND,
-                "already_exists" | "name_taken" | "conflict" => Code::CONFLICT,
-                "held" => Code::LOCKED,
-                "lost" | "compacted" => Code::GONE,
-                "unsupported" => Code::NOT_IMPLEMENTED,
-                "invalid" => Code::BAD_REQUEST,
-                "limit_exceeded" => Code::PAYLOAD_TOO_LARGE,
-                "refused" | "unavailable" => Code::SERVICE_UNAVAILABLE,
-                "full" => Code::INSUFFICIENT_STORAGE,
-                // It may or may not have happened.
-                "unknown" => Code::GATEWAY_TIMEOUT,
-                _ => Code::INTERNAL_SERVER_ERROR,
-            },
+            Self::Store(error) => of_store(error),
+            Self::Advised { error, .. } => of_store(error),
         }
+    }
+}
+
+fn of_store(error: &Error) -> ::http::StatusCode {
+    use ::http::StatusCode as Code;
+    match error.code() {
+        "not_found" => Code::NOT_FOUND,
+        "already_exists" | "name_taken" | "conflict" => Code::CONFLICT,
+        "held" => Code::LOCKED,
+        "lost" | "compacted" => Code::GONE,
+        "unsupported" => Code::NOT_IMPLEMENTED,
+        "invalid" => Code::BAD_REQUEST,
+        "limit_exceeded" => Code::PAYLOAD_TOO_LARGE,
+        "refused" | "unavailable" => Code::SERVICE_UNAVAILABLE,
+        "full" => Code::INSUFFICIENT_STORAGE,
+        // It may or may not have happened.
+        "unknown" => Code::GATEWAY_TIMEOUT,
+        _ => Code::INTERNAL_SERVER_ERROR,
     }
 }
 

@@ -99,8 +99,24 @@ impl View {
             }
         };
         match acquired {
-            Some(acquired) => Ok(acquired?),
+            Some(acquired) => acquired.map_err(|error| self.waited(asked.wait, error)),
             None => Err(Fault::leaving()),
+        }
+    }
+
+    /// What a wait ended with. To whom the server's limit cut it short, a longer wait is no help.
+    pub(super) fn waited(&self, wait: Wait, error: Error) -> Fault {
+        let most = self.api.room().limits().wait_max;
+        match &error {
+            Error::Held { scope, holder, token, .. } if self.bounded(wait) != wait => {
+                let holder = holder.as_deref().unwrap_or("somebody else");
+                let message = format!(
+                    "{scope} is held by {holder} (token {token}); this server's limit of {most:?} ended \
+                     the wait: ask again"
+                );
+                Fault::Advised { error: Box::new(error), message }
+            }
+            _ => error.into(),
         }
     }
 
