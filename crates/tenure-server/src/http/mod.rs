@@ -8,9 +8,11 @@ mod ask;
 mod elections;
 mod error;
 mod leases;
+mod lookout;
 mod objects;
 mod openapi;
 mod ops;
+mod poll;
 mod reap;
 mod requests;
 mod slots;
@@ -47,6 +49,7 @@ fn documented() -> OpenApiRouter<Api> {
         .merge(objects::routes())
         .merge(watch::routes())
         .merge(leases::routes())
+        .merge(lookout::routes())
         .merge(reap::routes())
         .merge(slots::routes())
         .merge(elections::routes())
