@@ -236,7 +236,7 @@ impl View {
         prefix: &str,
         after: Option<u64>,
     ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        let grounds = self.watch_grounds(prefix)?;
         Ok((self.opening(self.part.coordinator.watch(prefix, after)).await?, grounds))
     }
 
@@ -246,8 +246,25 @@ impl View {
         prefix: &str,
         after: Option<u64>,
     ) -> Result<(LeaseWatch, Grounds), Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        let grounds = self.watch_grounds(prefix)?;
         Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, grounds))
+    }
+
+    /// Refuses whoever may not see everything that begins with this. A prefix goes by letters and a
+    /// permission by names, so whoever may see all of `billing` is told which prefixes that is.
+    fn watch_grounds(&self, prefix: &str) -> Result<Grounds, Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())]);
+        let Err(Fault::Denied { subject, action, resource, mut advice }) = grounds else {
+            return grounds;
+        };
+        let narrower = ["/", "."].map(|end| format!("{prefix}{end}"));
+        let may = |prefix: &&String| self.caller.may(Action::LeasesRead, &format!("{prefix}*"));
+        let allowed: Vec<&str> = narrower.iter().filter(may).map(String::as_str).collect();
+        if !allowed.is_empty() {
+            let allowed = allowed.join(" or ");
+            advice = format!("names of others begin so, too: watch the prefix {allowed}").into();
+        }
+        Err(Fault::Denied { subject, action, resource, advice })
     }
 
     /// Who leads.

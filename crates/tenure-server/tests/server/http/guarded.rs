@@ -145,3 +145,29 @@ async fn metrics_are_not_for_tenants() {
     }
     place.client().with(&operator).get("/metrics").await.of(200);
 }
+
+/// A prefix goes by letters and a permission by names: `billing` begins `billingx`, too.
+#[tokio::test]
+async fn whoever_may_not_watch_a_prefix_is_told_which_ones_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (below, first) = token("below", "", "\"leases:read:billing.*\"");
+    let (inside, second) = token("inside", "", "\"leases:read:billing/*\"");
+    std::fs::write(&list, format!("{first}{second}")).unwrap();
+    let place = guarded(&list).await;
+    let told = async |token: &str, prefix: &str| {
+        let path = format!("/v1/leases/watch?prefix={prefix}&wait_ms=0");
+        let answer = place.client().with(token).get(&path).await;
+        answer.error(403, "denied")["message"].as_str().unwrap().to_owned()
+    };
+    let message = told(&below, "billing").await;
+    assert!(message.contains("billing/ or billing."), "{message}");
+    let message = told(&inside, "billing").await;
+    assert!(message.contains("billing/") && !message.contains("billing. "), "{message}");
+    let message = told(&inside, "other").await;
+    assert!(!message.contains("other/") && message.contains("permissions"), "{message}");
+    for prefix in ["billing/", "billing."] {
+        let path = format!("/v1/leases/watch?prefix={prefix}&wait_ms=0");
+        place.client().with(&below).get(&path).await.of(200);
+    }
+}
