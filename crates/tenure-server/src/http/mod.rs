@@ -5,6 +5,7 @@
 
 mod answer;
 mod ask;
+mod asking;
 mod elections;
 mod error;
 mod leases;
@@ -49,6 +50,7 @@ fn documented() -> OpenApiRouter<Api> {
         .merge(objects::routes())
         .merge(watch::routes())
         .merge(leases::routes())
+        .merge(asking::routes())
         .merge(lookout::routes())
         .merge(reap::routes())
         .merge(slots::routes())

@@ -3,6 +3,7 @@
 mod client;
 mod docs;
 mod guarded;
+mod handing;
 mod leading;
 mod leases;
 mod objects;
