@@ -24,6 +24,7 @@ mod prompt;
 mod ready;
 mod shutdown;
 mod turned_away;
+mod unheard;
 
 pub use address::listen_addresses;
 pub use fault::Fault;

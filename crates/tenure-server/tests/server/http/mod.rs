@@ -10,6 +10,7 @@ mod objects;
 mod ops;
 mod place;
 mod refusals;
+mod unheard;
 mod watching;
 
 /// Runs tests over a store in memory and over one in SQLite.
