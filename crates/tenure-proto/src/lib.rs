@@ -2,10 +2,12 @@
 //!
 //! [`v1`] is what `proto/tenure/v1/*.proto` say. [`convert`] is the one way from the library's types to
 //! the wire and back, for server and client alike; what does not survive the journey is an error there,
-//! never a silent default. [`status`] carries a whole [`tenure::Error`] across.
+//! never a silent default. [`status`] carries a whole [`tenure::Error`] across, in details that every gRPC
+//! library can read.
 
 pub mod codec;
 pub mod convert;
+mod rpc;
 pub mod status;
 
 /// The messages and services of `tenure.v1`.

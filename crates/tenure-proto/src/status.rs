@@ -1,19 +1,17 @@
 //! A whole [`tenure::Error`] across the wire.
 //!
 //! The message [`v1::Error`] has every field that any error has; it rides in the details of a gRPC
-//! status. What a server says on its own account (not logged in, not allowed, overloaded) has codes of
+//! status, packed as every gRPC library expects them (`rpc`). What a server says on its own account (not logged in, not allowed, overloaded) has codes of
 //! its own and arrives as the error that asks the caller to do the right thing about it.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use prost::Message;
 use tenure::store::{Capability, Expect};
 use tenure::{Current, Error, Key};
 use tonic::{Code, Status};
 
 use crate::convert::{backend, ms_down};
-use crate::v1;
+use crate::{rpc, v1};
 
 /// Not logged in, or with what does not count.
 pub const UNAUTHENTICATED: &str = "unauthenticated";
@@ -77,8 +75,7 @@ pub fn grpc_code(code: &str) -> Code {
 
 /// The status for an error message, with the whole of it in its details.
 pub fn status(error: v1::Error) -> Status {
-    let details = Bytes::from(error.encode_to_vec());
-    Status::with_details(grpc_code(&error.code), error.message, details)
+    rpc::status(grpc_code(&error.code), error)
 }
 
 /// The status for an error.
@@ -91,7 +88,7 @@ pub fn error(status: &Status) -> Option<v1::Error> {
     if status.details().is_empty() {
         return None;
     }
-    v1::Error::decode(status.details()).ok().filter(|error| !error.code.is_empty())
+    rpc::error(status).filter(|error| !error.code.is_empty())
 }
 
 impl From<&Error> for v1::Error {
@@ -199,6 +196,8 @@ impl From<v1::Error> for Error {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     /// One of each.

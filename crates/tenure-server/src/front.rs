@@ -20,6 +20,7 @@ use crate::auth::{Authenticator, Peer, browser};
 use crate::grpc::Services;
 use crate::limits::Room;
 use crate::metrics::Metrics;
+use crate::unheard::{self, Ears, Lender};
 use crate::{Fault, arriving, http};
 
 /// An answer of gRPC, or any other.
@@ -37,6 +38,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     services: Services,
     router: Router,
+    ears: Ears,
 }
 
 impl Front {
@@ -48,7 +50,8 @@ impl Front {
         router: Router,
     ) -> Self {
         let room = Arc::clone(api.room());
-        Self { shared: Arc::new(Shared { gate, room, metrics, services, router }) }
+        let ears = Ears::default();
+        Self { shared: Arc::new(Shared { gate, room, metrics, services, router, ears }) }
     }
 
     /// Answers one request of a connection to this peer.
@@ -62,8 +65,29 @@ impl Front {
             return async move { Ok(shared.grpc(request, &peer).await.map(Either::Left)) }.boxed();
         }
         request.extensions_mut().insert(Arc::clone(peer));
+        if unheard::concerns(&request) {
+            return self.heard_out(request);
+        }
         let answered = self.shared.router.clone().call(request);
         async move { Ok(answered.await?.map(Either::Right)) }.boxed()
+    }
+
+    /// Answers a request whose body is heard even if nobody wants to read it.
+    fn heard_out(
+        &self,
+        request: ::http::Request<Incoming>,
+    ) -> BoxFuture<'static, Result<::http::Response<Body>, Infallible>> {
+        let (shared, lender) = (Arc::clone(&self.shared), Lender::default());
+        let answered = shared.router.clone().call(request.map(|body| lender.lend(body)));
+        async move {
+            let answer = answered.await?;
+            let refused = answer.status().is_client_error() || answer.status().is_server_error();
+            if let Some(left) = lender.left().filter(|_| refused) {
+                shared.ears.hear_out(left).await;
+            }
+            Ok(answer.map(Either::Right))
+        }
+        .boxed()
     }
 }
 

@@ -8,6 +8,7 @@
 //! The server keeps nothing that the store does not keep. Any number of replicas serve the same store,
 //! and a client that loses one goes on at another.
 
+mod address;
 pub mod api;
 mod arriving;
 pub mod auth;
@@ -23,7 +24,9 @@ mod prompt;
 mod ready;
 mod shutdown;
 mod turned_away;
+mod unheard;
 
+pub use address::listen_addresses;
 pub use fault::Fault;
 pub use limits::ServerLimits;
 pub use listen::{Builder, Server};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Fault;
@@ -50,6 +51,42 @@ impl Default for ServerLimits {
             header_timeout: Duration::from_secs(10),
         }
     }
+}
+
+impl ServerLimits {
+    /// Refuses limits with which nothing would ever be done: whoever asks would be told to ask again for
+    /// ever.
+    pub fn check(&self) -> Result<()> {
+        let most = Semaphore::MAX_PERMITS;
+        let counts = [
+            ("requests", self.requests, most),
+            ("streams", self.streams, most),
+            ("streams_per_client", self.streams_per_client, usize::MAX),
+            ("waiters", self.waiters, most),
+            ("waiters_per_client", self.waiters_per_client, usize::MAX),
+            ("connections", self.connections, most),
+            ("message_bytes", self.message_bytes, usize::MAX),
+        ];
+        for (name, count, most) in counts {
+            if count == 0 || count > most {
+                return Err(wrong(name, &format!("it is {count}; give 1 to {most}")));
+            }
+        }
+        let times = [
+            ("wait_max", self.wait_max),
+            ("request_timeout", self.request_timeout),
+            ("header_timeout", self.header_timeout),
+        ];
+        match times.iter().find(|(_, time)| time.is_zero()) {
+            Some((name, _)) => Err(wrong(name, "it is 0; give at least a millisecond")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(name: &str, reason: &str) -> Error {
+    let flag = name.replace('_', "-");
+    Error::invalid(format!("limit {name}"), format!("{reason}, or leave --limit-{flag} out"))
 }
 
 /// Streams of those who need not say who they are, in all and from one address: probes, and few of them.

@@ -100,6 +100,7 @@ impl Builder {
 
     /// A server, not yet listening.
     pub fn build(self) -> Result<Server, Fault> {
+        self.limits.check()?;
         let mut registry = Registry::default();
         let campaigns = self.campaigns && !self.store.capabilities().is_single_process();
         let store = self.store.with_metrics(StoreMetrics::register(&mut registry));

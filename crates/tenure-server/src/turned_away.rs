@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::front::Body;
 use crate::metrics::Refusals;
+use crate::unheard::{self, Ears};
 use crate::{Fault, http};
 
 /// So many are told at the same time.
@@ -99,9 +100,14 @@ async fn answer(io: impl Read + Write + Unpin + Send + 'static, told: &Told) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(WITHIN).keep_alive(false);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    let ears = Arc::new(Ears::default());
     let service = service_fn(|request: ::http::Request<Incoming>| {
         let (answer, told) = (full(http::speaks_grpc(request.headers())), told.clone());
+        let ears = Arc::clone(&ears);
         async move {
+            if unheard::concerns(&request) {
+                ears.hear_out(request.into_body()).await;
+            }
             told.set();
             Ok::<_, Infallible>(answer)
         }

@@ -492,8 +492,9 @@ pub mod answer {
         Error(::prost::alloc::boxed::Box<super::Error>),
     }
 }
-/// Why something did not happen, in the details of every status that stands for it. All of these
-/// except `unknown` mean that nothing was applied.
+/// Why something did not happen. Every status that stands for it has a google.rpc.Status in its trailer
+/// grpc-status-details-bin, and this among its details; a google.rpc.RetryInfo too if there is a time
+/// after which to ask again. All of these except `unknown` mean that nothing was applied.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     /// A short stable word: not_found, already_exists, name_taken, conflict, lost, held, unsupported,
@@ -1455,6 +1456,43 @@ pub struct HandOverRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HandOverResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskToHandOverRequest {
+    #[prost(string, tag = "1")]
+    pub scope: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub terms: ::core::option::Option<HandOverTerms>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskSlotToHandOverRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// Which slot, for somebody who waits for any.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    #[prost(message, optional, tag = "3")]
+    pub terms: ::core::option::Option<HandOverTerms>,
+}
+/// To whom, from whom, and how long to wait for it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HandOverTerms {
+    /// `name` or `name#start` of somebody who waits; the first in line if empty.
+    #[prost(string, tag = "1")]
+    pub successor: ::prost::alloc::string::String,
+    /// Only the tenure under this token: if another holds by now, it is left alone, and the error is `lost`.
+    #[prost(uint64, optional, tag = "2")]
+    pub expect_token: ::core::option::Option<u64>,
+    /// How long to wait until it is done; a minute if 0. The error is `held` if the holder did not begin to
+    /// stop by then, and then it never will, and `unknown` if it did and is not done.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AskToHandOverResponse {
+    /// As it is held now.
+    #[prost(message, optional, tag = "1")]
+    pub lease: ::core::option::Option<Lease>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProclaimRequest {
     #[prost(message, optional, tag = "1")]
@@ -1916,6 +1954,33 @@ pub mod leases_client {
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "HandOver"));
             self.inner.unary(req, path, codec).await
         }
+        /// Asks whoever holds a scope to stop its work and to hand it over, and waits until that is done. It
+        /// takes leave to revoke. Giving up the call does not take the request back: it goes when the wait that
+        /// was asked for is over.
+        pub async fn ask_to_hand_over(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AskToHandOverRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskToHandOverResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Compact::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tenure.v1.Leases/AskToHandOver",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tenure.v1.Leases", "AskToHandOver"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Tells everybody something else about the holder.
         pub async fn proclaim(
             &mut self,
@@ -2125,6 +2190,16 @@ pub mod leases_server {
             request: tonic::Request<super::HandOverRequest>,
         ) -> std::result::Result<
             tonic::Response<super::HandOverResponse>,
+            tonic::Status,
+        >;
+        /// Asks whoever holds a scope to stop its work and to hand it over, and waits until that is done. It
+        /// takes leave to revoke. Giving up the call does not take the request back: it goes when the wait that
+        /// was asked for is over.
+        async fn ask_to_hand_over(
+            &self,
+            request: tonic::Request<super::AskToHandOverRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskToHandOverResponse>,
             tonic::Status,
         >;
         /// Tells everybody something else about the holder.
@@ -2425,6 +2500,51 @@ pub mod leases_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HandOverSvc(inner);
+                        let codec = crate::codec::Compact::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Leases/AskToHandOver" => {
+                    #[allow(non_camel_case_types)]
+                    struct AskToHandOverSvc<T: Leases>(pub Arc<T>);
+                    impl<
+                        T: Leases,
+                    > tonic::server::UnaryService<super::AskToHandOverRequest>
+                    for AskToHandOverSvc<T> {
+                        type Response = super::AskToHandOverResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AskToHandOverRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Leases>::ask_to_hand_over(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AskToHandOverSvc(inner);
                         let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2954,6 +3074,31 @@ pub mod slots_client {
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Slots", "Resize"));
             self.inner.unary(req, path, codec).await
         }
+        /// Asks whoever holds a slot to stop its work and to hand it over, as of a lease.
+        pub async fn ask_to_hand_over(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AskSlotToHandOverRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskToHandOverResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Compact::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tenure.v1.Slots/AskToHandOver",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tenure.v1.Slots", "AskToHandOver"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The count, who holds which slot, who waits.
         pub async fn show(
             &mut self,
@@ -3004,6 +3149,14 @@ pub mod slots_server {
             &self,
             request: tonic::Request<super::ResizeRequest>,
         ) -> std::result::Result<tonic::Response<super::ResizeResponse>, tonic::Status>;
+        /// Asks whoever holds a slot to stop its work and to hand it over, as of a lease.
+        async fn ask_to_hand_over(
+            &self,
+            request: tonic::Request<super::AskSlotToHandOverRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskToHandOverResponse>,
+            tonic::Status,
+        >;
         /// The count, who holds which slot, who waits.
         async fn show(
             &self,
@@ -3161,6 +3314,51 @@ pub mod slots_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResizeSvc(inner);
+                        let codec = crate::codec::Compact::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Slots/AskToHandOver" => {
+                    #[allow(non_camel_case_types)]
+                    struct AskToHandOverSvc<T: Slots>(pub Arc<T>);
+                    impl<
+                        T: Slots,
+                    > tonic::server::UnaryService<super::AskSlotToHandOverRequest>
+                    for AskToHandOverSvc<T> {
+                        type Response = super::AskToHandOverResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AskSlotToHandOverRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Slots>::ask_to_hand_over(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AskToHandOverSvc(inner);
                         let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -99,8 +99,24 @@ impl View {
             }
         };
         match acquired {
-            Some(acquired) => Ok(acquired?),
+            Some(acquired) => acquired.map_err(|error| self.waited(asked.wait, error)),
             None => Err(Fault::leaving()),
+        }
+    }
+
+    /// What a wait ended with. To whom the server's limit cut it short, a longer wait is no help.
+    pub(super) fn waited(&self, wait: Wait, error: Error) -> Fault {
+        let most = self.api.room().limits().wait_max;
+        match &error {
+            Error::Held { scope, holder, token, .. } if self.bounded(wait) != wait => {
+                let holder = holder.as_deref().unwrap_or("somebody else");
+                let message = format!(
+                    "{scope} is held by {holder} (token {token}); this server's limit of {most:?} ended \
+                     the wait: ask again"
+                );
+                Fault::Advised { error: Box::new(error), message }
+            }
+            _ => error.into(),
         }
     }
 
@@ -220,7 +236,7 @@ impl View {
         prefix: &str,
         after: Option<u64>,
     ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        let grounds = self.watch_grounds(prefix)?;
         Ok((self.opening(self.part.coordinator.watch(prefix, after)).await?, grounds))
     }
 
@@ -230,8 +246,25 @@ impl View {
         prefix: &str,
         after: Option<u64>,
     ) -> Result<(LeaseWatch, Grounds), Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())])?;
+        let grounds = self.watch_grounds(prefix)?;
         Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, grounds))
+    }
+
+    /// Refuses whoever may not see everything that begins with this. A prefix goes by letters and a
+    /// permission by names, so whoever may see all of `billing` is told which prefixes that is.
+    fn watch_grounds(&self, prefix: &str) -> Result<Grounds, Fault> {
+        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())]);
+        let Err(Fault::Denied { subject, action, resource, mut advice }) = grounds else {
+            return grounds;
+        };
+        let narrower = ["/", "."].map(|end| format!("{prefix}{end}"));
+        let may = |prefix: &&String| self.caller.may(Action::LeasesRead, &format!("{prefix}*"));
+        let allowed: Vec<&str> = narrower.iter().filter(may).map(String::as_str).collect();
+        if !allowed.is_empty() {
+            let allowed = allowed.join(" or ");
+            advice = format!("names of others begin so, too: watch the prefix {allowed}").into();
+        }
+        Err(Fault::Denied { subject, action, resource, advice })
     }
 
     /// Who leads.

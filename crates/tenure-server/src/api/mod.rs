@@ -1,6 +1,7 @@
 //! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
 //! that both front doors are thin.
 
+mod asking;
 mod grounds;
 mod in_time;
 mod leases;
@@ -10,6 +11,7 @@ mod records;
 mod slots;
 mod view;
 
+pub use asking::HandingOver;
 pub use grounds::Grounds;
 pub use leases::{Asked, Shown, scope};
 pub use slots::ShownSlots;

@@ -48,8 +48,7 @@ impl View {
         // On a stream, whoever was known when it began may not be any more.
         self.caller.still()?;
         audit::denied(&self.caller, action, resource);
-        let (subject, resource) = (self.caller.subject().to_owned(), resource.to_owned());
-        Err(Fault::Denied { subject, action: action.name(), resource })
+        Err(self.caller.denial(action, resource))
     }
 
     /// Something is about to be done with a permission that not everybody has: the audit log is told.

@@ -10,6 +10,7 @@ use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 
 use crate::Fault;
+use crate::fault::ASK_FOR_IT;
 
 const SITE: &str = "sec-fetch-site";
 
@@ -32,6 +33,7 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap, auth: bool) -> Result<(), Fa
         subject: format!("a page of {}", origin.unwrap_or("another site")),
         action: "ask this server for",
         resource: uri.path().to_owned(),
+        advice: ASK_FOR_IT.into(),
     })
 }
 

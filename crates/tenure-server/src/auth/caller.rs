@@ -11,6 +11,7 @@ use super::access::{Access, Entry, Who};
 use super::permission::Permissions;
 use super::watched::{EVERY, Watched};
 use crate::Fault;
+use crate::fault::ASK_FOR_IT;
 
 /// What a caller may be allowed to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +28,7 @@ pub enum Action {
     LeasesRevoke,
     /// `slots:resize`: change how many slots a group has.
     SlotsResize,
-    /// `server:observe`: metrics and the like.
+    /// `server:observe`: metrics and the like, which are about all tenants.
     ServerObserve,
 }
 
@@ -146,14 +147,33 @@ impl Caller {
     }
 
     /// Whether it may do this to that: a scope or group for leases and slots, `kind/id` for objects. A
-    /// resource that ends in `*` stands for everything that starts with what is before it.
+    /// resource that ends in `*` stands for everything that starts with what is before it. What is about
+    /// all tenants is for callers without one, whatever their permissions say.
     pub fn may(&self, action: Action, resource: &str) -> bool {
-        self.asked(|permissions| permissions.allow(action, resource))
+        self.is_within(action) && self.asked(|permissions| permissions.allow(action, resource))
     }
 
     /// Whether there is anything that it may do this to.
     pub fn may_some(&self, action: Action) -> bool {
-        self.asked(|permissions| permissions.allow_some(action))
+        self.is_within(action) && self.asked(|permissions| permissions.allow_some(action))
+    }
+
+    /// Whether this can be done in its part of the store.
+    fn is_within(&self, action: Action) -> bool {
+        self.tenant.is_none() || action != Action::ServerObserve
+    }
+
+    /// The refusal of what it may not do.
+    pub(crate) fn denial(&self, action: Action, resource: &str) -> Fault {
+        let advice = match &self.tenant {
+            Some(tenant) if !self.is_within(action) => {
+                let tells = "that tells of all tenants, and it belongs to the tenant";
+                format!("{tells} {tenant}; ask as somebody who has none").into()
+            }
+            _ => ASK_FOR_IT.into(),
+        };
+        let (subject, resource) = (self.subject().to_owned(), resource.to_owned());
+        Fault::Denied { subject, action: action.name(), resource, advice }
     }
 
     fn asked(&self, allows: impl FnOnce(&Permissions) -> bool) -> bool {

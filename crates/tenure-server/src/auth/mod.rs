@@ -114,8 +114,7 @@ impl Authenticator {
                     return Ok(caller);
                 }
                 audit::denied(&caller, action, resource);
-                let (subject, resource) = (caller.subject().into(), resource.into());
-                Err(Fault::Denied { subject, action: action.name(), resource })
+                Err(caller.denial(action, resource))
             }
         }
     }

@@ -7,7 +7,7 @@ use tenure_proto::convert::{lease_of, need};
 use tenure_proto::v1;
 
 use crate::Fault;
-use crate::api::Asked;
+use crate::api::{Asked, HandingOver};
 
 /// The terms of a request, which must have them.
 pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
@@ -22,6 +22,16 @@ pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
         metadata: terms.metadata,
         reapable: terms.reapable,
     })
+}
+
+/// To whom a lease is to go; without terms to the first in line.
+pub(super) fn handing_over(terms: Option<v1::HandOverTerms>) -> HandingOver {
+    let terms = terms.unwrap_or_default();
+    HandingOver {
+        successor: Some(terms.successor).filter(|name| !name.is_empty()),
+        expect_token: terms.expect_token,
+        wait: (terms.wait_ms > 0).then(|| Duration::from_millis(terms.wait_ms)),
+    }
 }
 
 pub(super) fn renewed_of(renewed: Result<Renewed, Fault>) -> v1::Renewed {

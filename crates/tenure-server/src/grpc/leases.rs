@@ -11,7 +11,7 @@ use tenure_proto::v1;
 use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::convert::{asked, event_of, renewed_of};
+use super::convert::{asked, event_of, handing_over, renewed_of};
 use super::{Answers, session, until_leaving, view};
 use crate::Fault;
 use crate::api::{Api, scope};
@@ -94,6 +94,17 @@ impl Leases for Service {
         let deed = deed(request.deed)?;
         view.write(pin!(view.hand_over(&deed, &request.successor))).await?;
         Ok(Response::new(v1::HandOverResponse {}))
+    }
+
+    async fn ask_to_hand_over(
+        &self,
+        request: Request<v1::AskToHandOverRequest>,
+    ) -> Result<Response<v1::AskToHandOverResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let request = request.into_inner();
+        let scope = scope(&request.scope).map_err(Fault::from)?;
+        let now = view.ask_to_hand_over(&scope, &handing_over(request.terms)).await?;
+        Ok(Response::new(v1::AskToHandOverResponse { lease: Some(lease_of(&now)) }))
     }
 
     async fn proclaim(

@@ -32,15 +32,19 @@ pub(crate) fn routes(
     api: &Api,
     services: &Services,
 ) -> Result<Routes, tonic_reflection::server::Error> {
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(tenure_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    let described = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(tenure_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Many tools know only the draft: Python's library, and older versions of others.
+    let (reflection, draft) = (described().build_v1()?, described().build_v1alpha()?);
     Ok(Routes::new(services.store.clone())
         .add_service(parting::Told(services.leases.clone()))
         .add_service(services.slots.clone())
         .add_service(services.elections.clone())
-        .add_service(counted::Counted { service: reflection, api: api.clone() }))
+        .add_service(counted::Counted { service: reflection, api: api.clone() })
+        .add_service(counted::Counted { service: draft, api: api.clone() }))
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

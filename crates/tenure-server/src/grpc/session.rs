@@ -167,6 +167,7 @@ fn is_for_good(fault: &Fault) -> bool {
     let no = |error: &Error| matches!(error, Lost { .. } | Invalid { .. } | LimitExceeded { .. });
     match fault {
         Fault::Store(error) => no(error),
+        Fault::Advised { error, .. } => no(error),
         Fault::Denied { .. } => true,
         Fault::Unauthenticated(_) | Fault::Overloaded { .. } => false,
     }

@@ -8,7 +8,7 @@ use tenure_proto::v1;
 use tenure_proto::v1::slots_server::Slots;
 use tonic::{Request, Response, Status};
 
-use super::convert::asked;
+use super::convert::{asked, handing_over};
 use super::view;
 use crate::Fault;
 use crate::api::Api;
@@ -53,6 +53,17 @@ impl Slots for Service {
         let resizing = view.resize(&group, request.expect_version, request.count);
         view.write(pin!(resizing)).await?;
         Ok(Response::new(v1::ResizeResponse {}))
+    }
+
+    async fn ask_to_hand_over(
+        &self,
+        request: Request<v1::AskSlotToHandOverRequest>,
+    ) -> Result<Response<v1::AskToHandOverResponse>, Status> {
+        let view = view(&self.api, &request)?;
+        let request = request.into_inner();
+        let (group, asked) = (group(&request.group)?, handing_over(request.terms));
+        let now = view.ask_slot_to_hand_over(&group, request.index, &asked).await?;
+        Ok(Response::new(v1::AskToHandOverResponse { lease: Some(lease_of(&now)) }))
     }
 
     async fn show(

@@ -2,9 +2,10 @@
 
 use axum::response::Response;
 use futures::stream::StreamExt;
-use serde::Serialize;
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
 use tenure::lease::LeaseInfo;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -12,8 +13,8 @@ use super::answer::ok;
 use super::ask::{Asker, Params};
 use super::error::ErrorBody;
 use super::leases::ScopeParams;
-use super::sse;
 use super::terms::LeaseView;
+use super::{poll, sse};
 use crate::Fault;
 use crate::api::{Api, scope};
 use crate::limits::Use;
@@ -47,13 +48,46 @@ async fn leader(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Res
     Ok(ok(&LeaderView { leader: leader.as_ref().map(LeaseView::from) }))
 }
 
-/// Who leads, now and with every change: a stream of events `leader`, at the end `error` or `leaving`.
+/// Whom to observe.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ObserveParams {
+    /// For instance `billing.nightly/close`.
+    scope: String,
+    /// Of a long poll: the `revision` of the answer before, or 0 for nobody. It waits for another; without
+    /// it, the answer comes at once.
+    after: Option<u64>,
+    /// Of a long poll: how long to wait for something to change; 30 seconds unless given.
+    wait_ms: Option<u64>,
+}
+
+/// Who leads, as a poll tells it.
+#[derive(Serialize, ToSchema)]
+struct ObservedView<'a> {
+    /// Null if nobody does.
+    leader: Option<LeaseView<'a>>,
+    /// Of the leader's lease, to go on from with `after`; 0 if nobody leads.
+    revision: u64,
+}
+
+/// Who leads, now and with every change. With `Accept: text/event-stream` a stream of events `leader`, at
+/// the end `error` or `leaving`; else one answer, as soon as it is not what was known or the wait is
+/// over, to go on from with `after`.
 #[utoipa::path(get, path = "/v1/elections/observe", tag = "elections", operation_id = "observe",
-    params(ScopeParams),
+    params(ObserveParams),
     responses(
-        (status = 200, content((LeaderEvent = "text/event-stream"))),
+        (status = 200, content(
+            (ObservedView = "application/json"), (LeaderEvent = "text/event-stream"))),
         (status = "default", body = ErrorBody)))]
-async fn observe(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Response, Fault> {
+async fn observe(
+    asker: Asker,
+    Params(params): Params<ObserveParams>,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    if !poll::wants_stream(&headers) {
+        return poll(&asker, &params).await;
+    }
     let room = asker.view.take(Use::Stream)?;
     let (leaders, grounds) = asker.view.observe(&scope(&params.scope)?).await?;
     let events = leaders.map(|leader| {
@@ -62,4 +96,28 @@ async fn observe(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Re
         Ok(sse::event("leader", &LeaderEvent { leader }))
     });
     Ok(sse::stream(grounds, room, events.boxed()))
+}
+
+/// Waits until somebody else leads than is known, for a while.
+async fn poll(asker: &Asker, params: &ObserveParams) -> Result<Response, Fault> {
+    let _room = asker.view.take(Use::Wait)?;
+    let (mut leaders, grounds) = asker.view.observe(&scope(&params.scope)?).await?;
+    let revision = |leader: &Option<LeaseInfo>| leader.as_ref().map_or(0, |info| info.revision);
+    let mut leader = None;
+    // The first is who leads now.
+    let looking = async {
+        while let Some(now) = leaders.next().await {
+            leader = now?;
+            if params.after != Some(revision(&leader)) {
+                break;
+            }
+        }
+        Ok::<_, Fault>(())
+    };
+    if let Some(looked) = poll::within(asker, poll::wait(asker, params.wait_ms), looking).await {
+        looked?;
+    }
+    grounds.still()?;
+    let revision = revision(&leader);
+    Ok(ok(&ObservedView { leader: leader.as_ref().map(LeaseView::from), revision }))
 }

@@ -1,12 +1,9 @@
 //! Leases: acquire, renew, release and everything about who holds what.
 
 use axum::response::Response;
-use axum::response::sse::Event;
-use futures::stream::StreamExt;
-use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tenure::Error;
-use tenure::lease::{Deed, LeaseEvent, Metadata, Namespace};
+use tenure::lease::{Deed, Metadata, Namespace};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -14,15 +11,12 @@ use utoipa_axum::routes;
 use super::answer::ok;
 use super::ask::{Asker, Json, Params};
 use super::error::ErrorBody;
-use super::sse;
 use super::terms::{
     AcquireRequest, AcquiredView, DeedView, LeaseView, ReleaseRequest, RenewRequest,
     RenewedAllView, RenewedView, WaiterView,
 };
-use super::views::cause;
 use crate::Fault;
 use crate::api::{Api, scope};
-use crate::limits::Use;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::default()
@@ -34,7 +28,6 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(revoke))
         .routes(routes!(list))
         .routes(routes!(show))
-        .routes(routes!(watch))
 }
 
 /// Nothing more to say than that it is done.
@@ -212,66 +205,4 @@ async fn show(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Respo
     let shown = asker.read(asker.view.show(&scope)).await?;
     let holder = shown.holder.as_ref().map(LeaseView::from);
     Ok(ok(&StatusView { holder, waiters: shown.waiters.iter().map(WaiterView::from).collect() }))
-}
-
-/// Which leases to watch.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct WatchParams {
-    /// Scopes that start with this.
-    #[serde(default)]
-    prefix: String,
-    /// Everything after this revision; from now on unless given.
-    after: Option<u64>,
-}
-
-/// A lease that has no holder any more.
-#[derive(Serialize, ToSchema)]
-struct EndedView<'a> {
-    scope: &'a str,
-    /// `deleted`, `expired` or `unspecified`.
-    cause: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<LeaseView<'a>>,
-}
-
-/// What happens to leases, as a stream of events: `start`, then `held` with a lease and `ended` with
-/// its scope, at the end `error` or `leaving`. The id of an event is the revision up to which all has
-/// been told; a store that keeps no history gives none, and a stream that broke begins anew.
-#[utoipa::path(get, path = "/v1/leases/watch", tag = "leases", operation_id = "watchLeases",
-    params(WatchParams, ("last-event-id" = Option<u64>, Header, description = "Stands for `after`")),
-    responses(
-        (status = 200, content((LeaseView = "text/event-stream"))),
-        (status = 410, body = ErrorBody, description = "compacted: list again"),
-        (status = 501, body = ErrorBody, description = "unsupported: no history is kept"),
-        (status = "default", body = ErrorBody)))]
-async fn watch(
-    asker: Asker,
-    Params(params): Params<WatchParams>,
-    headers: HeaderMap,
-) -> Result<Response, Fault> {
-    let after = sse::last_event(&headers)?.or(params.after);
-    let room = asker.view.take(Use::Stream)?;
-    let (watch, grounds) = asker.view.watch_lease_batches(&params.prefix, after).await?;
-    let start = sse::event("start", &Done {});
-    let revision = watch.start();
-    let commits = watch.map(|batch| {
-        let batch = batch?;
-        let events = batch.events.iter().map(event).collect();
-        Ok(sse::Told { revision: batch.revision, events })
-    });
-    let resumes = asker.view.store().capabilities().history.is_some();
-    let events = sse::watched(start, revision, resumes, commits);
-    Ok(sse::stream(grounds, room, events))
-}
-
-fn event(event: &LeaseEvent) -> Event {
-    match event {
-        LeaseEvent::Held(info) => sse::event("held", &LeaseView::from(info)),
-        LeaseEvent::Ended { id, cause: why, last } => {
-            let last = last.as_ref().map(LeaseView::from);
-            sse::event("ended", &EndedView { scope: id, cause: cause(*why), last })
-        }
-    }
 }

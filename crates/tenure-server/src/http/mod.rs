@@ -5,12 +5,15 @@
 
 mod answer;
 mod ask;
+mod asking;
 mod elections;
 mod error;
 mod leases;
+mod lookout;
 mod objects;
 mod openapi;
 mod ops;
+mod poll;
 mod reap;
 mod requests;
 mod slots;
@@ -47,6 +50,8 @@ fn documented() -> OpenApiRouter<Api> {
         .merge(objects::routes())
         .merge(watch::routes())
         .merge(leases::routes())
+        .merge(asking::routes())
+        .merge(lookout::routes())
         .merge(reap::routes())
         .merge(slots::routes())
         .merge(elections::routes())

@@ -34,3 +34,21 @@ async fn reflection_lists_the_services_and_describes_them() -> Result<()> {
     ensure!(described, "{second:?}");
     Ok(())
 }
+
+/// What is older than its first version asks for the one before that.
+#[tokio::test]
+async fn reflection_answers_those_who_know_only_its_draft() -> Result<()> {
+    use tonic_reflection::pb::v1alpha;
+    use v1alpha::server_reflection_request::MessageRequest;
+    use v1alpha::server_reflection_response::MessageResponse;
+    let server = Serving::limited(ServerLimits::default()).await?;
+    let channel = server.channel().await?;
+    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
+    let message_request = Some(MessageRequest::FileContainingSymbol("tenure.v1.Slots".into()));
+    let asked = v1alpha::ServerReflectionRequest { host: String::new(), message_request };
+    let asked = futures::stream::iter([asked]);
+    let mut answers = client.server_reflection_info(asked).await?.into_inner();
+    let answer = next(&mut answers).await?.context("an answer")?.message_response;
+    ensure!(matches!(answer, Some(MessageResponse::FileDescriptorResponse(_))), "{answer:?}");
+    Ok(())
+}

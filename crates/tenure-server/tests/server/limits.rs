@@ -245,3 +245,30 @@ async fn only_so_many_watch_the_health_and_they_take_no_room_of_others() -> Resu
     })
     .await
 }
+
+/// With room for nothing, everybody would be told to ask again for ever.
+#[tokio::test]
+async fn limits_that_leave_no_room_for_anything_are_refused_by_name() {
+    use std::time::Duration;
+    let usual = ServerLimits::default;
+    let wrong = [
+        ("requests", ServerLimits { requests: 0, ..usual() }),
+        ("streams", ServerLimits { streams: 0, ..usual() }),
+        ("streams_per_client", ServerLimits { streams_per_client: 0, ..usual() }),
+        ("waiters", ServerLimits { waiters: 0, ..usual() }),
+        ("waiters_per_client", ServerLimits { waiters_per_client: 0, ..usual() }),
+        ("connections", ServerLimits { connections: 0, ..usual() }),
+        ("message_bytes", ServerLimits { message_bytes: 0, ..usual() }),
+        ("wait_max", ServerLimits { wait_max: Duration::ZERO, ..usual() }),
+        ("request_timeout", ServerLimits { request_timeout: Duration::ZERO, ..usual() }),
+        ("header_timeout", ServerLimits { header_timeout: Duration::ZERO, ..usual() }),
+        // More than can be counted.
+        ("requests", ServerLimits { requests: usize::MAX, ..usual() }),
+    ];
+    for (name, limits) in wrong {
+        let store = tenure::store::memory::MemoryStore::new().into_store();
+        let built = tenure_server::Server::builder(store).limits(limits).build();
+        let told = built.err().map(|fault| fault.to_string()).unwrap_or_default();
+        assert!(told.contains(&format!("limit {name}:")), "{name}: {told:?}");
+    }
+}

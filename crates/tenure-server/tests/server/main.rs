@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails in a test's helper fails the test")]
 
 mod auth;
+mod details;
 mod elections;
 mod full;
 mod grpc;

@@ -127,3 +127,47 @@ async fn a_stream_ends_when_its_token_may_not_read_that_any_more() {
     less.put("/v1/objects/order/1", json!({"payload": "a"})).await.of(200);
     kept.expect("batch").await;
 }
+
+/// They count what all tenants do, by the names of their kinds.
+#[tokio::test]
+async fn metrics_are_not_for_tenants() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (all, first) = token("acme-admin", "acme", "\"*\"");
+    let (observer, second) = token("acme-observer", "acme", "\"server:observe\"");
+    let (operator, third) = token("operator", "", "\"server:observe\"");
+    std::fs::write(&list, format!("{first}{second}{third}")).unwrap();
+    let place = guarded(&list).await;
+    for tenant in [all, observer] {
+        let client = place.client().with(&tenant);
+        let message = client.get("/metrics").await.error(403, "denied")["message"].to_string();
+        assert!(message.contains("tenant") && message.contains("acme"), "{message}");
+    }
+    place.client().with(&operator).get("/metrics").await.of(200);
+}
+
+/// A prefix goes by letters and a permission by names: `billing` begins `billingx`, too.
+#[tokio::test]
+async fn whoever_may_not_watch_a_prefix_is_told_which_ones_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (below, first) = token("below", "", "\"leases:read:billing.*\"");
+    let (inside, second) = token("inside", "", "\"leases:read:billing/*\"");
+    std::fs::write(&list, format!("{first}{second}")).unwrap();
+    let place = guarded(&list).await;
+    let told = async |token: &str, prefix: &str| {
+        let path = format!("/v1/leases/watch?prefix={prefix}&wait_ms=0");
+        let answer = place.client().with(token).get(&path).await;
+        answer.error(403, "denied")["message"].as_str().unwrap().to_owned()
+    };
+    let message = told(&below, "billing").await;
+    assert!(message.contains("billing/ or billing."), "{message}");
+    let message = told(&inside, "billing").await;
+    assert!(message.contains("billing/") && !message.contains("billing. "), "{message}");
+    let message = told(&inside, "other").await;
+    assert!(!message.contains("other/") && message.contains("permissions"), "{message}");
+    for prefix in ["billing/", "billing."] {
+        let path = format!("/v1/leases/watch?prefix={prefix}&wait_ms=0");
+        place.client().with(&below).get(&path).await.of(200);
+    }
+}

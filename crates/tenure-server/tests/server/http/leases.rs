@@ -381,7 +381,16 @@ async fn a_wait_is_no_longer_than_the_server_allows() {
     let place = Place::over(MemoryStore::new().into_store(), limits).await;
     let client = place.client();
     acquired(client, "jobs/a", "w#1").await;
-    acquire(client, "jobs/a", "w#2", json!({"wait_forever": true})).await.error(423, "held");
+    for wait in [json!({"wait_forever": true}), json!({"wait_ms": 60000})] {
+        let error = acquire(client, "jobs/a", "w#2", wait).await.error(423, "held");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("held by w#1") && message.contains("100ms"), "{message}");
+        assert!(message.contains("ask again") && !message.contains("longer"), "{message}");
+        assert_eq!((&error["scope"], &error["holder"]), (&json!("jobs/a"), &json!("w#1")));
+    }
+    // Whoever asks for less can ask for more.
+    let error = acquire(client, "jobs/a", "w#2", json!({"wait_ms": 20})).await.error(423, "held");
+    assert!(error["message"].as_str().unwrap().contains("longer wait"), "{error}");
     let nothing = client.get("/v1/watch?kind=x&wait_ms=60000").await.of(200).body;
     assert_eq!(nothing["events"], json!([]));
 }

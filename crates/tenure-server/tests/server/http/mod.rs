@@ -3,12 +3,14 @@
 mod client;
 mod docs;
 mod guarded;
+mod handing;
 mod leading;
 mod leases;
 mod objects;
 mod ops;
 mod place;
 mod refusals;
+mod unheard;
 mod watching;
 
 /// Runs tests over a store in memory and over one in SQLite.

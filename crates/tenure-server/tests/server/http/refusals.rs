@@ -12,7 +12,7 @@ use tenure::store::memory::MemoryStore;
 use tenure_server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::place::{PATIENCE, Place};
+use super::place::{PATIENCE, Place, until};
 
 #[tokio::test]
 async fn what_is_wrong_with_a_body_is_said_by_the_name_of_the_field() {
@@ -81,12 +81,23 @@ async fn a_body_that_is_too_large_is_refused_and_the_largest_is_not() {
 
 #[tokio::test]
 async fn a_server_without_room_says_when_to_ask_again() {
-    let limits = ServerLimits { requests: 0, ..ServerLimits::default() };
-    let place = Place::over(MemoryStore::new().into_store(), limits).await;
-    let answer = place.client().get("/v1/objects/order/1").await;
+    let plan = FaultPlan::scripted();
+    let memory = MemoryStore::new().into_store();
+    let slow = Faulty::new(Arc::clone(memory.backend()), plan.clone(), SystemClock::shared());
+    let limits = ServerLimits { requests: 1, ..ServerLimits::default() };
+    let place = Place::over(Store::new(slow), limits).await;
+    let client = place.client();
+    plan.next(Operation::List, Fault::Delay(Duration::from_secs(60)));
+    let taken = tokio::spawn(async move { client.get("/v1/objects/order").await });
+    until("it works on as much as it can", || async move {
+        client.get("/v1/objects/order/1").await.status == 429
+    })
+    .await;
+    let answer = client.get("/v1/objects/order/1").await;
     assert_eq!(answer.header("retry-after"), "1");
     answer.error(429, "overloaded");
-    place.client().get("/healthz").await.of(200);
+    client.get("/healthz").await.of(200);
+    taken.abort();
 }
 
 #[tokio::test]

@@ -17,6 +17,9 @@ super::over_both!(
     streams_and_polls_end_when_the_server_leaves,
     prefixes_and_kinds_are_kept_apart,
     a_stream_of_leases_goes_on_where_it_stopped,
+    a_poll_of_leases_goes_on_from_there,
+    a_poll_of_an_election_waits_for_another_leader,
+    polls_of_leases_end_when_the_server_leaves,
 );
 
 async fn put(client: Client, id: &str) -> u64 {
@@ -221,4 +224,81 @@ async fn a_stream_of_leases_goes_on_where_it_stopped(place: Place) {
     let (one, two) = (events.expect("held").await, events.expect("held").await);
     assert!(one.id.is_empty() && !two.id.is_empty(), "{one:?} {two:?}");
     both.release().await.unwrap();
+}
+
+async fn a_poll_of_leases_goes_on_from_there(place: Place) {
+    let client = place.client();
+    let acquire = async |scope: &str| {
+        let asked = json!({"scope": scope, "owner": "me#1"});
+        client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone()
+    };
+    let poll = async |after: u64, wait: u64| {
+        let path = format!("/v1/leases/watch?prefix=a/&after={after}&wait_ms={wait}");
+        client.get(&path).await.of(200).body
+    };
+    let start = client.get("/v1/leases/watch?prefix=a/&wait_ms=0").await.of(200).body;
+    assert_eq!(start["events"], json!([]));
+    let start = start["revision"].as_u64().unwrap();
+    let path = format!("/v1/leases/watch?prefix=a/&after={start}&wait_ms=15000");
+    let waits = tokio::spawn(async move { client.get(&path).await.of(200).body });
+    until("the poll waits", || waiting(client, 1)).await;
+    acquire("b/1").await;
+    let deed = acquire("a/1").await;
+    let told = waits.await.unwrap();
+    assert_eq!(
+        (&told["revision"], &told["events"][0]["type"]),
+        (&deed["revision"], &json!("held"))
+    );
+    assert_eq!(told["events"][0]["lease"]["scope"], "a/1");
+    // What happened in between is told by the next, and nothing twice.
+    client.post("/v1/leases/release", json!({"deed": deed})).await.of(200);
+    let told = poll(told["revision"].as_u64().unwrap(), 15_000).await;
+    let ended = &told["events"][0];
+    assert_eq!((&ended["type"], &ended["scope"]), (&json!("ended"), &json!("a/1")));
+    assert_eq!((&ended["cause"], &ended["last"]["holder"]), (&json!("deleted"), &json!("me#1")));
+    let last = told["revision"].as_u64().unwrap();
+    assert_eq!(poll(last, 20).await["events"], json!([]));
+    assert!(poll(last, 0).await["revision"].as_u64().unwrap() >= last);
+}
+
+async fn a_poll_of_an_election_waits_for_another_leader(place: Place) {
+    let client = place.client();
+    let path = |more: String| format!("/v1/elections/observe?scope=app/leader{more}");
+    let observe = async |more: String| client.get(&path(more)).await.of(200).body;
+    // Who leads now, to whoever does not say what it knows.
+    assert_eq!(observe("&wait_ms=15000".into()).await, json!({"leader": null, "revision": 0}));
+    assert_eq!(observe("&after=0&wait_ms=20".into()).await["leader"], Value::Null);
+    let first = path("&after=0&wait_ms=15000".into());
+    let waits = tokio::spawn(async move { client.get(&first).await.of(200).body });
+    until("the poll waits", || waiting(client, 1)).await;
+    let asked = json!({"scope": "app/leader", "owner": "one#1"});
+    let deed = client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone();
+    let told = waits.await.unwrap();
+    assert_eq!(told["leader"]["holder"], "one#1");
+    assert_eq!(
+        (&told["revision"], &told["leader"]["revision"]),
+        (&deed["revision"], &deed["revision"])
+    );
+    let same = observe(format!("&after={}&wait_ms=20", told["revision"])).await;
+    assert_eq!(
+        (&same["leader"]["holder"], &same["revision"]),
+        (&json!("one#1"), &told["revision"])
+    );
+    let second = path(format!("&after={}&wait_ms=15000", told["revision"]));
+    let waits = tokio::spawn(async move { client.get(&second).await.of(200).body });
+    until("the poll waits", || waiting(client, 1)).await;
+    client.post("/v1/leases/release", json!({"deed": deed})).await.of(200);
+    assert_eq!(waits.await.unwrap(), json!({"leader": null, "revision": 0}));
+}
+
+async fn polls_of_leases_end_when_the_server_leaves(place: Place) {
+    let client = place.client();
+    let paths =
+        ["/v1/leases/watch?wait_ms=15000", "/v1/elections/observe?scope=a/b&after=0&wait_ms=15000"];
+    let polls = paths.map(|path| tokio::spawn(async move { client.get(path).await }));
+    until("both wait", || waiting(client, 2)).await;
+    place.end().await;
+    for poll in polls {
+        poll.await.unwrap().of(200);
+    }
 }
