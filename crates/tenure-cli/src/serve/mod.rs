@@ -5,7 +5,6 @@ mod documented;
 mod flags;
 mod settings;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use anyhow::Context as _;
 use tenure::Error;
 use tenure::store::Reach;
 use tenure_server::auth::check_exposure;
-use tenure_server::{Server, Shutdown};
+use tenure_server::{Server, Shutdown, listen_addresses};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,9 +33,10 @@ use crate::stores;
 /// client certificates, unless --insecure says that the network itself keeps strangers out.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:8368].
+    /// Where to listen, an address or a name with a port; port 0 takes a free one [default:
+    /// 127.0.0.1:8368].
     #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
+    listen: Option<String>,
     /// The store.
     #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP_SERVE)]
     store: Option<String>,
@@ -80,7 +80,11 @@ impl Arguments {
             None => stores::default_url()?,
         };
         let (tls, auth) = (settings.tls.is_some(), settings.auth.is_on());
-        check_exposure(settings.listen(), tls, auth, settings.insecure)?;
+        let listen = settings.listen();
+        let addresses = listen_addresses(listen).await?;
+        for address in &addresses {
+            check_exposure(*address, tls, auth, settings.insecure)?;
+        }
         let shutdown = Shutdown::default();
         let store = stores::open(&url).await?;
         // Where replicas may be anywhere, people want to know which one leads.
@@ -91,8 +95,7 @@ impl Arguments {
             .grace(settings.grace())
             .limits(settings.limits.clone().into());
         let server = settings.secure(builder)?.build()?;
-        let listen = settings.listen();
-        let listener = TcpListener::bind(listen)
+        let listener = TcpListener::bind(&addresses[..])
             .await
             .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
         let address = listener.local_addr()?;

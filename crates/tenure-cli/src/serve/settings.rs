@@ -1,7 +1,6 @@
 //! The settings of a server, as its TOML file has them. Unknown keys are errors: a setting that is
 //! misspelled must not be one that is silently not there.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,8 +10,7 @@ use tenure_server::auth::{AuthSettings, Authenticator, tls};
 use tenure_server::{Builder, ServerLimits};
 
 /// Where it listens unless told otherwise.
-const LISTEN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8368);
+const LISTEN: &str = "127.0.0.1:8368";
 /// How long what was begun gets to finish.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -20,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {
-    pub(super) listen: Option<SocketAddr>,
+    pub(super) listen: Option<String>,
     pub(super) store: Option<String>,
     pub(super) insecure: bool,
     pub(super) grace_ms: Option<u64>,
@@ -67,8 +65,8 @@ impl Settings {
         })
     }
 
-    pub(super) fn listen(&self) -> SocketAddr {
-        self.listen.unwrap_or(LISTEN)
+    pub(super) fn listen(&self) -> &str {
+        self.listen.as_deref().unwrap_or(LISTEN)
     }
 
     pub(super) fn grace(&self) -> Duration {

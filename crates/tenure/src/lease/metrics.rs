@@ -25,7 +25,7 @@ pub struct LeaseMetrics {
     pub renewals_failed: Counter,
     /// Tenures ended, by reason.
     pub ended: Family<EndLabels, Counter>,
-    /// Leases held now.
+    /// Leases that this process renews itself; those of a deed it does not.
     pub held: Gauge,
     /// Callers in line now.
     pub waiting: Gauge,
@@ -56,7 +56,7 @@ impl LeaseMetrics {
         let help = "Attempts to renew that failed and were tried again";
         registry.register("renewals_failed", help, self.renewals_failed.clone());
         registry.register("ended", "Tenures ended, by reason", self.ended.clone());
-        registry.register("held", "Leases held now", self.held.clone());
+        registry.register("held", "Leases that this process renews itself", self.held.clone());
         registry.register("waiting", "Callers in line now", self.waiting.clone());
         let help = "How long those who got a lease had waited, in seconds";
         registry.register("waited_seconds", help, self.waited.clone());
