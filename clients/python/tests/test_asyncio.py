@@ -307,6 +307,8 @@ async def test_what_rests_on_a_look(aclient: tenure.AsyncClient, unique: str) ->
     lease = await aclient.lease(f"{unique}.jobs/a", ttl=30, reapable=True)
     with pytest.raises(tenure.Lost):
         await leases.revoke(lease.scope, expect_token=lease.token + 1)
+    with pytest.raises(tenure.Invalid, match="nobody waits"):
+        await leases.ask_to_hand_over(lease.scope, wait=1)
     assert await leases.revoke(lease.scope, expect_token=lease.token)
     (left,) = await leases.remains(unique, children=True)
     assert left.token == lease.token

@@ -1,5 +1,6 @@
 """Leases, blocking, against a real server."""
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import tenure
-from conftest import PATIENCE, Server, eventually
+from conftest import PATIENCE, Server, binary, eventually
 from tenure import _keeper, _leases, _lookout
 
 TTL = 1.5
@@ -158,6 +159,29 @@ def test_a_lease_that_is_revoked_is_lost_and_told_once(
     time.sleep(TTL)
     assert len(told) == 1
     assert not other.leases.revoke(scope)
+
+
+def test_a_holder_that_listens_is_asked_to_hand_over(
+    shared: Server, client: tenure.Client, other: tenure.Client, scope: str
+) -> None:
+    command = [binary(), "run", scope, "--server", shared.url, "--name", "runner", "--", "sleep", "60"]
+    with subprocess.Popen(command) as holding:
+        eventually(lambda: client.leases.show(scope).holder, "the first holder")
+        waiting = Waiting(other.lease(scope, wait=PATIENCE))
+        eventually(lambda: waits(client, scope, "two"))
+        now = client.leases.ask_to_hand_over(scope, to="two", wait=PATIENCE)
+        assert now.holder.startswith("two#")
+        assert waiting.held.wait(PATIENCE)
+        assert holding.wait(PATIENCE) != 0
+    # One that does not listen goes on, and whoever asks is told who it is.
+    following = Waiting(client.lease(scope, wait=PATIENCE))
+    eventually(lambda: waits(client, scope, "one"))
+    with pytest.raises(tenure.Held):
+        client.leases.ask_to_hand_over(scope, wait=0.3)
+    assert waiting.lease.valid
+    waiting.end()
+    assert following.held.wait(PATIENCE)
+    following.end()
 
 
 def test_what_the_body_raises_comes_out_and_the_lease_is_free(client: tenure.Client, scope: str) -> None:

@@ -269,6 +269,18 @@ def revoke(servers: Servers, scope: str, reason: str | None, expect_token: int |
     return bool(content["revoked"])
 
 
+def ask_to_hand_over(
+    servers: Servers, scope: str, to: str | None, expect_token: int | None, wait: Duration
+) -> Program[LeaseInfo]:
+    """Has the holder stop its work and hand over."""
+    patience = to_seconds(wait)
+    terms = given(successor=to, expect_token=expect_token, wait_ms=millis(patience))
+    body = {"scope": scope, **terms}
+    request = Request("POST", "/v1/leases/ask-to-hand-over", body=body, waits=patience)
+    content = yield from ask(servers, request)
+    return LeaseInfo.read(content["lease"])
+
+
 def show(servers: Servers, scope: str) -> Program[Contention]:
     """Who holds a scope, and who waits for it."""
     request = Request("GET", "/v1/leases/show", params={"scope": scope}, repeatable=True)

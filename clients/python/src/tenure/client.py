@@ -184,6 +184,24 @@ class Leases:
         full = _leases.scope_of(scope, key)
         return self._client._run(_leases.revoke(self._client._servers, full, reason, expect_token))
 
+    def ask_to_hand_over(
+        self,
+        scope: str,
+        *,
+        key: str | None = None,
+        to: str | None = None,
+        expect_token: int | None = None,
+        wait: Duration = 60.0,
+    ) -> LeaseInfo:
+        """Asks the holder to stop its work and to hand over: to whoever is named, or to the first in line.
+
+        Returns who holds it then. Raises :class:`tenure.Held` if the holder does not listen, and then it
+        goes on as if nobody had asked: ``tenure run`` listens, leases of this client do not.
+        """
+        full = _leases.scope_of(scope, key)
+        asking = _leases.ask_to_hand_over(self._client._servers, full, to, expect_token, wait)
+        return self._client._run(asking)
+
     def remains(self, namespace: str | None = None, *, children: bool = False) -> tuple[Remains, ...]:
         """What is left to reap: of leases that were reapable and ended without a release."""
         return self._client._run(_leases.list_remains(self._client._servers, namespace, children))
