@@ -20,8 +20,8 @@ const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
 /// What to do where it is not there, or not whole.
-const NEXT: &str = "let the pod have it with automountServiceAccountToken: true, or give a kubeconfig \
-     with ?kubeconfig= or KUBECONFIG";
+const NEXT: &str = "let the pod have it with automountServiceAccountToken: true, or name a kubeconfig \
+     with ?kubeconfig=";
 
 /// Whether this looks like a pod.
 pub(crate) fn in_a_pod() -> bool {

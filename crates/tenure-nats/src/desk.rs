@@ -58,6 +58,18 @@ struct State {
     handing: usize,
 }
 
+impl State {
+    /// Whether a request was still to be handed over. Now it is not.
+    fn take_back(&mut self, number: u64) -> bool {
+        take_back(&mut self.ready, number)
+    }
+}
+
+fn take_back(ready: &mut VecDeque<Ready>, number: u64) -> bool {
+    let place = ready.binary_search_by_key(&number, |ready| ready.number);
+    place.ok().and_then(|place| ready.remove(place)).is_some()
+}
+
 /// The desk of one line.
 pub(crate) struct Desk {
     client: Client,
@@ -144,7 +156,16 @@ impl Desk {
 
     /// The connection is lost. Whoever waits learns it by the loss of its channel.
     pub(crate) fn lose_all(&self) {
-        self.lock().waiting.clear();
+        let mut state = self.lock();
+        let State { waiting, ready, .. } = &mut *state;
+        let unsent: Vec<_> =
+            ready.drain(..).filter_map(|ready| waiting.remove(&ready.number)).collect();
+        waiting.clear();
+        drop(state);
+        for waiting in unsent {
+            let why = "the connection was lost before it could be sent".to_owned();
+            let _ = waiting.answer.send(Err(Trouble::Unsent(why)));
+        }
     }
 
     /// Tells those who have waited too long. What nobody has handed over by then was not sent, and is
@@ -153,12 +174,8 @@ impl Desk {
         let mut state = self.lock();
         let State { waiting, ready, .. } = &mut *state;
         let late = waiting.extract_if(|_, waiting| waiting.until <= now);
-        let late: Vec<(Waiting, bool)> = late
-            .map(|(number, waiting)| {
-                let place = ready.binary_search_by_key(&number, |ready| ready.number);
-                (waiting, place.ok().and_then(|place| ready.remove(place)).is_none())
-            })
-            .collect();
+        let late: Vec<(Waiting, bool)> =
+            late.map(|(number, waiting)| (waiting, !take_back(ready, number))).collect();
         drop(state);
         late.into_iter().for_each(|(waiting, was_sent)| waiting.give_up(was_sent));
     }
@@ -251,7 +268,10 @@ pub(crate) struct Noted<'a> {
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        self.desk.lock().waiting.remove(&self.number);
+        let mut state = self.desk.lock();
+        state.waiting.remove(&self.number);
+        // Nobody wants to know what would become of it, so it need not be sent.
+        state.take_back(self.number);
     }
 }
 

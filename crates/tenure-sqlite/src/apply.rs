@@ -18,8 +18,14 @@ pub(crate) fn of_row(error: rusqlite::Error, key: &Key) -> tenure::Error {
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
-    use rusqlite::Error::{FromSqlConversionFailure, InvalidColumnType};
-    matches!(error, FromSqlConversionFailure(..) | InvalidColumnType(..))
+    use rusqlite::Error as E;
+    matches!(
+        error,
+        E::FromSqlConversionFailure(..)
+            | E::InvalidColumnType(..)
+            | E::Utf8Error(..)
+            | E::IntegralValueOutOfRange(..)
+    )
 }
 
 pub(crate) fn find(conn: &Connection, key: &Key) -> rusqlite::Result<Option<Row>> {

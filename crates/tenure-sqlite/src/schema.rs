@@ -173,12 +173,35 @@ impl Column {
     /// new objects, so it may be null from here on.
     fn declared(&self) -> String {
         let Self { name, kind, not_null, default } = self;
-        let default = default.as_ref().map(|value| match not_null {
+        let default = default.as_deref().and_then(expression).map(|value| match not_null {
             true => format!(" NOT NULL DEFAULT ({value})"),
             false => format!(" DEFAULT ({value})"),
         });
         format!("\"{name}\" {kind}{}", default.unwrap_or_default())
     }
+}
+
+/// A default as an expression; none if it is null. SQLite takes a bare or a double-quoted word for text there,
+/// but not in an expression.
+fn expression(default: &str) -> Option<String> {
+    const WORDS: [&str; 5] = ["TRUE", "FALSE", "CURRENT_TIME", "CURRENT_DATE", "CURRENT_TIMESTAMP"];
+    let text = default.trim();
+    let is_word = text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    let quoted = quoted.filter(|text| !text.replace("\"\"", "").contains('"'));
+    match quoted {
+        Some(word) => Some(literal(&word.replace("\"\"", "\""))),
+        None if text.eq_ignore_ascii_case("null") => None,
+        None if is_word && !WORDS.iter().any(|word| text.eq_ignore_ascii_case(word)) => {
+            Some(literal(text))
+        }
+        None => Some(text.to_owned()),
+    }
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 fn old_columns(conn: &Connection) -> rusqlite::Result<Vec<Column>> {
@@ -255,6 +278,23 @@ fn take_over(conn: &Connection, old: &[Column]) -> rusqlite::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn defaults_of_every_kind_are_expressions() {
+        for (default, wanted) in [
+            ("7", Some("7")),
+            ("-1.5", Some("-1.5")),
+            ("'it''s'", Some("'it''s'")),
+            ("'a' || 'b'", Some("'a' || 'b'")),
+            ("draft", Some("'draft'")),
+            ("\"dra\"\"ft's\"", Some("'dra\"ft''s'")),
+            ("Current_Timestamp", Some("Current_Timestamp")),
+            ("true", Some("true")),
+            ("NULL", None),
+        ] {
+            assert_eq!(expression(default).as_deref(), wanted, "{default}");
+        }
+    }
 
     /// No kill of a process can show this; it takes a power cut.
     #[test]

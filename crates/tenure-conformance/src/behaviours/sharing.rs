@@ -80,6 +80,9 @@ async fn readers_share_and_a_writer_is_alone(ctx: Context) -> Result<(), Failure
     Ok(a.acquire_read(&scope, &terms(&ctx)).await?.release().await?)
 }
 
+/// What a reader leaves that is gone.
+const RECORD: &str = r#"{"holder":"gone","start":"0","nonce":"0","acquired_at_ms":0}"#;
+
 async fn readers_whose_life_is_over_hide_none_that_reads(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("hidden")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
@@ -89,7 +92,7 @@ async fn readers_whose_life_is_over_hide_none_that_reads(ctx: Context) -> Result
     let mut ends = ctx.uptime();
     for n in 0..5 {
         let key = Key::new(LEASE, format!("{scope}#read-!{n}"));
-        let gone = put(ctx.store(), Put::new(key, "{}").ttl(ctx.ttl())).await?;
+        let gone = put(ctx.store(), Put::new(key, RECORD).ttl(ctx.ttl())).await?;
         ends = ctx.uptime() + gone.ttl.unwrap_or_default();
     }
     ctx.pass_until(ends + Duration::from_millis(1)).await;

@@ -55,7 +55,7 @@ struct HandedOver<'a> {
 }
 
 fn wait(wait_ms: Option<u64>) -> Option<Duration> {
-    wait_ms.filter(|wait| *wait > 0).map(Duration::from_millis)
+    wait_ms.map(Duration::from_millis)
 }
 
 /// Asks whoever holds a scope to stop its work and to hand it over, and waits until that is done. It takes

@@ -106,8 +106,11 @@ async fn without_labels() -> Result<(), Failure> {
            object_type TEXT NOT NULL, id TEXT NOT NULL PRIMARY KEY, name TEXT,
            payload BLOB NOT NULL, created_at_ms INTEGER NOT NULL, updated_at_ms INTEGER NOT NULL,
            region TEXT NOT NULL DEFAULT ('it''s ' || 'here'), seen INTEGER DEFAULT 7,
+           state TEXT NOT NULL DEFAULT draft, stage TEXT DEFAULT \"new\", at TEXT DEFAULT CURRENT_DATE,
+           never TEXT NOT NULL DEFAULT NULL,
            must TEXT NOT NULL);
-         INSERT INTO objects VALUES ('box', 'old', NULL, 'x', 1, 1, 'there', 3, 'be');",
+         INSERT INTO objects VALUES
+           ('box', 'old', NULL, 'x', 1, 1, 'there', 3, 'done', 'old', 'once', 'ever', 'be');",
     )
     .map_err(sql)?;
     drop(conn);
@@ -123,6 +126,10 @@ async fn without_labels() -> Result<(), Failure> {
     };
     ensure_eq!(own("old")?, ("there".to_owned(), 3, Some("be".to_owned())));
     ensure_eq!(own("new")?, ("it's here".to_owned(), 7, None));
+    let text =
+        "SELECT state || ' ' || stage || ' ' || (at = date('now')) FROM objects WHERE id = 'new'";
+    let words: String = conn.query_row(text, [], |row| row.get(0)).map_err(sql)?;
+    ensure_eq!(words, "draft new 1");
     Ok(())
 }
 

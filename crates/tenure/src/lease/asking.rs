@@ -272,6 +272,7 @@ impl Wish<'_> {
                     _ => {}
                 }
             }
+            agent.clock.sleep(PAUSE).await;
         }
     }
 
@@ -291,20 +292,9 @@ impl Wish<'_> {
         revision: u64,
         to: &str,
     ) -> Result<LeaseInfo> {
-        let withdrawal = Commit::new().delete(request.clone(), Expect::Revision(revision));
-        match agent.store.commit(withdrawal).await {
-            // Gone is what has expired, and so was not taken up either.
-            Ok(_) | Err(Error::NotFound { .. }) => {}
-            Err(error) if error.is_conflict() => {
-                let now = agent.store.get(request).await?;
-                let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
-                if now.transpose()?.is_some_and(|now| now.taken_up) {
-                    let told =
-                        format!("{} stops its work to hand over, and is not done", holder.holder);
-                    return Err(Error::unknown(agent.backend(), told));
-                }
-            }
-            Err(error) => return Err(error),
+        if !self.withdraw(agent, request, revision).await.map_err(|error| stands(agent, error))? {
+            let told = format!("{} stops its work to hand over, and is not done", holder.holder);
+            return Err(Error::unknown(agent.backend(), told));
         }
         if find_waiter(agent, self.line, to).await?.is_none() {
             return Err(waits_not(to, self.line));
@@ -317,7 +307,33 @@ impl Wish<'_> {
         })
     }
 
+    /// Whether the request was taken back; not if the holder has taken it up.
+    async fn withdraw(&self, agent: &Agent, request: &Key, revision: u64) -> Result<bool> {
+        let withdrawal = Commit::new().delete(request.clone(), Expect::Revision(revision));
+        match agent.store.commit(withdrawal).await {
+            // Gone is what has expired, and so was not taken up either.
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(true),
+            Err(error) if error.is_conflict() => {
+                let now = agent.store.get(request).await?;
+                let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
+                Ok(!now.transpose()?.is_some_and(|now| now.taken_up))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn lost(&self, token: u64, current: Option<u64>) -> Error {
         Error::Lost { key: self.key.clone(), token, current }
+    }
+}
+
+/// Said where it is not known whether a request was taken back: it stands for a moment longer.
+fn stands(agent: &Agent, error: Error) -> Error {
+    match error {
+        Error::Unavailable { reason, .. } => {
+            let told = format!("the request may still be taken up; look who holds it ({reason})");
+            Error::unknown(agent.backend(), told)
+        }
+        other => other,
     }
 }

@@ -177,6 +177,27 @@ async fn an_answer_that_was_lost_is_found_out() {
 }
 
 #[tokio::test]
+async fn a_request_that_could_not_be_taken_back_may_still_be_taken_up() {
+    let store = MemoryStore::new().into_store();
+    let scope: Scope = "a/stands".parse().unwrap();
+    let lease = named(&store, "holder").acquire(&scope, &terms()).await.unwrap();
+    let waits = waiter(&store, "next", &scope).await;
+    let plan = FaultPlan::scripted();
+    let backend = Arc::clone(store.backend());
+    let faulty = Faulty::new(backend, Arc::clone(&plan), Arc::new(ManualClock::new()));
+    let asking = ask(&Store::new(faulty), &scope, None, SHORT);
+    while requests(&store).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    plan.next(Operation::Commit, Fault::Error);
+    let told = asking.await.unwrap().unwrap_err();
+    assert!(told.is_unknown() && told.to_string().contains("may still"), "{told}");
+    let request = lease.asked_to_hand_over().await;
+    lease.hand_over(&request.to).await.map_err(|(_, error)| error).unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_said_before_anything_is_done() {
     let store = MemoryStore::new().into_store();
     let scope: Scope = "a/none".parse().unwrap();

@@ -173,10 +173,17 @@ impl Coordinator {
         }
         let clock = &self.agent().clock;
         loop {
+            // With a holder its end is known, and silence means nothing: what others do is passed over.
+            let quiet = async {
+                match holder {
+                    Some(_) => std::future::pending().await,
+                    None => clock.sleep(QUIET).await,
+                }
+            };
             let batch = tokio::select! {
                 biased;
                 batch = watch.next() => batch,
-                () = clock.sleep(QUIET) => None,
+                () = quiet => None,
             };
             let Some(batch) = batch.transpose()? else { return Ok(()) };
             let reached = holder.is_some_and(|holder| batch.revision >= holder.revision);

@@ -133,6 +133,8 @@ impl FileOptions {
                 format!("a store's path may have {ROOT_BYTES} bytes"),
             ));
         }
+        // And where it has led to in the end.
+        refuse_remote(super::BACKEND, &root, self.allow_network_filesystem)?;
         refuse_foreign(&root)?;
         Ok(root)
     }
