@@ -78,7 +78,7 @@ async fn a_modest_store_passes_what_applies_to_it() {
         async move { run_one(&subject, &behaviour).await }
     });
     let reports: Vec<_> = futures::stream::iter(running).buffer_unordered(16).collect().await;
-    let mut others = 0;
+    let (mut others, all) = (0, reports.len());
     for report in reports {
         match report.outcome {
             Outcome::Passed => {}
@@ -89,5 +89,6 @@ async fn a_modest_store_passes_what_applies_to_it() {
             Outcome::Failed(why) => panic!("{}: {why}", report.name),
         }
     }
-    assert!((30..90).contains(&others), "{others} do not apply");
+    // Much of the suite is about what it does not claim, and yet most of it applies.
+    assert!(others >= 30 && others * 2 < all, "{others} of {all} do not apply");
 }
