@@ -47,11 +47,12 @@ fn the_same_seed_gives_the_same_history() {
 
 #[test]
 fn runs_are_full_of_life() {
-    let outcomes: Vec<_> = (0..20).map(|seed| run(seed, Settings::default())).collect();
+    let outcomes: Vec<_> = (0..60).map(|seed| run(seed, Settings::default())).collect();
     let granted: u64 = outcomes.iter().map(|outcome| outcome.granted).sum();
-    assert!(granted > 500, "{granted} leases in twenty seeds");
+    assert!(granted > 1_500, "{granted} leases in sixty seeds");
+    // About one a seed, but some have many and most have none.
     let reaped: usize = outcomes.iter().map(|outcome| outcome.reaped).sum();
-    assert!(reaped > 20, "{reaped} reaped in twenty seeds");
+    assert!(reaped > 20, "{reaped} reaped in sixty seeds");
     for reason in ["expired", "taken", "revoked", "released", "handed_over"] {
         let told = outcomes.iter().flat_map(|outcome| &outcome.losses);
         assert!(told.into_iter().any(|(code, _)| *code == reason), "nobody was told: {reason}");
