@@ -90,5 +90,5 @@ async fn a_modest_store_passes_what_applies_to_it() {
         }
     }
     // Much of the suite is about what it does not claim, and yet most of it applies.
-    assert!(others >= 30 && others * 2 < all, "{others} of {all} do not apply");
+    assert!((30..95).contains(&others), "{others} of {all} do not apply");
 }
