@@ -21,6 +21,14 @@ use tenure::clock::SharedClock;
 /// cheaper than `extract`.
 pub(crate) const WALL_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
 
+/// From when a life counts that is given without asking what time it is. By what its giver remembers, it
+/// is between `earliest` and `latest`, so `now`, the store's time by the server's clock, counts if it
+/// lies between them: no more is given than was asked for. Else that clock was stepped or the request was
+/// long on its way, and `latest` counts: no life is cut short.
+pub(crate) fn start_sql(now: &str, earliest: &str, latest: &str) -> String {
+    format!("case when {now} between {earliest} and {latest} then {now} else {latest} end")
+}
+
 /// Steps smaller than this are indistinguishable from jitter, and harmless.
 const TOLERANCE: Duration = Duration::from_millis(100);
 /// Steady clocks of two machines drift apart by less than one part in so many.

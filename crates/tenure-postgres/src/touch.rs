@@ -28,7 +28,7 @@ use crate::queue::{Course, Most, Queue, Waiting};
 use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;
-use crate::time::{Sample, WALL_MS};
+use crate::time::{Sample, WALL_MS, start_sql};
 
 /// Touches of one call that share a transaction.
 pub(crate) const SHARE: usize = 2_500;
@@ -53,17 +53,19 @@ const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.to
 /// The server's clock is asked for every row, behind its lock: a life that ended while we waited for
 /// the lock has ended.
 ///
-/// A life is counted from when it was asked for (`$6`), but the statement may be long on its way, and
-/// another touch may have overtaken it. What that one gave is not taken away: of the life that is there,
-/// as much stays as this touch would give at the instant it is carried out.
+/// A life is planned from the latest that it can be when it is asked for (`$6`), and counts from the
+/// present if that is earlier. But the statement may be long on its way, and another touch may have
+/// overtaken it. What that one gave is not taken away: of the life that is there, as much stays as this
+/// touch would give at the instant it is carried out.
 fn all_sql() -> String {
-    let now = format!("{WALL_MS} + (select clock_offset_ms from tenure_meta)");
+    let now = format!("({WALL_MS} + (select clock_offset_ms from tenure_meta))");
+    let start = start_sql(&now, "$5::bigint", "$6::bigint");
     format!(
         "with done as ( \
-           update objects o set expires_at_ms = greatest(w.expires_at_ms, \
-             least(o.expires_at_ms, {now} + w.expires_at_ms - $6::bigint)) \
+           update objects o set expires_at_ms = w.life + greatest({start}, \
+             least(o.expires_at_ms - w.life, {now})) \
            from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id, \
-             unnest($3::bigint[]) as revision, unnest($4::bigint[]) as expires_at_ms) w \
+             unnest($3::bigint[]) as revision, unnest($4::bigint[]) - $6::bigint as life) w \
            where o.object_type = w.object_type and o.id = w.id and o.revision = w.revision \
              and o.expires_at_ms > greatest({now}, $5::bigint) \
            returning 1) \
@@ -200,7 +202,7 @@ impl Toucher {
         let kinds: Vec<&str> = sorted.iter().map(|touch| touch.key.kind.as_str()).collect();
         let ids: Vec<&str> = sorted.iter().map(|touch| touch.key.id.as_str()).collect();
         let revisions: Vec<i64> = sorted.iter().map(|touch| signed(touch.revision)).collect();
-        // Counted from the latest that it can be by now, so no life is cut short.
+        // From the latest that it can be by now, so no life is cut short; the server may know better.
         let expiries: Vec<i64> = sorted.iter().map(|touch| expiry(latest, touch.ttl)).collect();
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
             [&kinds, &ids, &revisions, &expiries, &earliest, &latest];
@@ -212,7 +214,9 @@ impl Toucher {
         match tokio::time::timeout(patience, both).await {
             Ok((Ok(counted), Ok(meta))) => {
                 let reading = shared.time.received(sent, sample(&meta));
-                self.record(reading.stepped, &meta, &expiries).await;
+                let sooner = latest - earliest;
+                let soonest = expiries.iter().min().map(|at| at - sooner);
+                self.record(reading.stepped, &meta, soonest).await;
                 Ok(usize::try_from(counted.get::<_, i64>(0)).unwrap_or(0))
             }
             Ok((Err(error), _)) if refused(&error) => Err(error.into()),
@@ -224,8 +228,8 @@ impl Toucher {
 
     /// A short life may bring the next expiry nearer, and a stepped clock must be corrected for
     /// everybody. The touch itself is done; at worst an object is swept later.
-    async fn record(&self, stepped: bool, meta: &SqlRow, expiries: &[i64]) {
-        let next_expiry_ms = expiries.iter().min().copied().unwrap_or(i64::MAX);
+    async fn record(&self, stepped: bool, meta: &SqlRow, soonest: Option<i64>) {
+        let next_expiry_ms = soonest.unwrap_or(i64::MAX);
         let recorded: i64 = meta.get(3);
         // An odd one is the claim of a sweep that may have looked before we came.
         if stepped || next_expiry_ms < recorded || recorded % 2 != 0 {
@@ -278,7 +282,7 @@ impl Toucher {
             }
             Err(_) => return Err(Broken::InDoubt(format!("no answer within {patience:?}"))),
         }
-        self.record(reading.stepped, &meta, &expiries).await;
+        self.record(reading.stepped, &meta, expiries.iter().min().copied()).await;
         Ok(answers)
     }
 }

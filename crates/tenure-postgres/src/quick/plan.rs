@@ -28,8 +28,10 @@ pub(crate) struct Plan {
     pub(super) writers: Vec<Xid>,
     /// What must not be there: checks of jobs, by their numbers.
     absent: Vec<(usize, usize)>,
-    /// Rows that are removed must live at this instant at least.
-    pub(super) not_before_ms: i64,
+    /// The earliest that it can be: rows that are removed must live at this instant at least.
+    pub(super) earliest_ms: i64,
+    /// The latest that it could be when this was planned. The lives given here count from it.
+    pub(super) latest_ms: i64,
     pub(crate) head: Head,
 }
 
@@ -107,9 +109,10 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
     // which is the one in which they are locked.
     fated.sort_by_key(|(fate, ..)| *fate);
     let earliest = between.0.max(left.head.clock_last_ms);
-    // A life counts from the latest that it can be by now, so it is never cut short.
-    let now =
-        Now { store_ms: between.1.max(earliest), wall_ms: earliest - left.head.clock_offset_ms };
+    // A life counts from the latest that it can be by now, so it is never cut short. If the server
+    // knows that it is less, it lets the life begin and end as much sooner.
+    let latest = between.1.max(earliest);
+    let now = Now { store_ms: latest, wall_ms: earliest - left.head.clock_offset_ms };
     let mut revision = unsigned(left.head.revision);
     let mut next_expiry_ms = left.head.next_expiry_ms;
     let (mut steps, mut writers, mut inserted) = (Vec::with_capacity(jobs.len()), Vec::new(), 0);
@@ -123,7 +126,7 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
         if let Some(Change::Put { row: Row { expires_at_ms: Some(at), .. }, .. }) =
             step.changes.first()
         {
-            next_expiry_ms = lowered(next_expiry_ms.min(*at));
+            next_expiry_ms = lowered(next_expiry_ms.min(at - (latest - earliest)));
         }
         steps.push(step);
         inserted += usize::from(fate == Fate::Insert);
@@ -133,7 +136,16 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
     let answers = answers.into_iter().collect::<Option<Vec<_>>>()?;
     let head =
         Head { revision: signed(revision), clock_last_ms: earliest, next_expiry_ms, ..left.head };
-    Some(Plan { answers, steps, inserted, writers, absent, not_before_ms: earliest, head })
+    Some(Plan {
+        answers,
+        steps,
+        inserted,
+        writers,
+        absent,
+        earliest_ms: earliest,
+        latest_ms: latest,
+        head,
+    })
 }
 
 /// What becomes of the row of a write, and the row; `None` if that cannot be told.

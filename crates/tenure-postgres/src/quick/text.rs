@@ -15,7 +15,7 @@ use crate::group::Job;
 use crate::known::Left;
 use crate::row::signed;
 use crate::tid::Xid;
-use crate::time::WALL_MS;
+use crate::time::{WALL_MS, start_sql};
 
 /// Where the answer has the server's clock and the transaction that wrote.
 pub(super) const WROTE_AT: usize = 2;
@@ -77,9 +77,11 @@ pub(crate) fn replace_sql() -> String {
 /// Inserts and removes, if what is said to be absent is; replaces as well, if told to.
 pub(crate) fn change_sql(replaces: bool) -> String {
     let (replaced, and_replaced) = match replaces {
-        true => (replaced(30), "(select count(*) from replaced) + "),
+        true => (replaced(31), "(select count(*) from replaced) + "),
         false => (String::new(), ""),
     };
+    let now = format!("({WALL_MS} + $24::bigint)");
+    let start = start_sql(&now, "$25::bigint", "$30::bigint");
     format!(
         "{LOCKED} \
          inserted as ( \
@@ -88,7 +90,7 @@ pub(crate) fn change_sql(replaces: bool) -> String {
                unnest($7::bytea[]), unnest($8::text[]), unnest($9::bigint[]), \
                unnest($10::bigint[]), unnest($11::bigint[]), unnest($12::bigint[]), \
                unnest($13::bigint[]), unnest($14::bigint[]), unnest($15::bigint[]), \
-               unnest($23::bigint[]) \
+               unnest($23::bigint[]) - $30::bigint + {start} \
              limit $17::bigint) w \
            where exists (select from locked)), \
          {replaced} \
@@ -100,7 +102,7 @@ pub(crate) fn change_sql(replaces: bool) -> String {
            where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
              and o.revision = w.revision and o.token = w.token \
              and (o.expires_at_ms is null \
-               or o.expires_at_ms > greatest({WALL_MS} + $24::bigint, $25::bigint)) \
+               or o.expires_at_ms > greatest({now}, $25::bigint)) \
            returning 1), \
          told as ( \
            insert into tenure_events ({EVENTS}, causes, last_revision, at_ms, bytes) \
@@ -193,11 +195,12 @@ impl<'a> Parameters<'a> {
         all.extend::<[&(dyn ToSql + Sync); 5]>([
             &self.expires_at_ms,
             &head.clock_offset_ms,
-            &self.plan.not_before_ms,
+            &self.plan.earliest_ms,
             &self.removed,
             &head.next_expiry_ms,
         ]);
         all.extend(self.absent.parameters());
+        all.push(&self.plan.latest_ms);
         if replaces {
             all.push(&self.writers);
         }
@@ -206,7 +209,7 @@ impl<'a> Parameters<'a> {
 
     fn of_all(&self) -> Vec<&(dyn ToSql + Sync)> {
         let (left, head) = (&self.left, &self.plan.head);
-        let mut all: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(30);
+        let mut all: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(31);
         all.extend::<[&(dyn ToSql + Sync); 3]>([&left.head.revision, &left.by, &self.level]);
         all.extend(self.rows.parameters());
         all.extend::<[&(dyn ToSql + Sync); 7]>([

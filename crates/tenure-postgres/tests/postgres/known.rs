@@ -30,6 +30,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials
         .test("known::what_comes_and_goes_takes_one_exchange_each", move || lives::cycles(server));
     trials.test("known::a_life_ends_or_goes_on_as_the_server_says", move || lives::lives(server));
+    trials.test("known::a_vague_notion_of_time_prolongs_no_life", move || lives::vague(server));
     trials.test("known::what_is_said_to_be_absent_must_be", move || lives::absent(server));
     trials.test("known::answers_and_events_are_the_same_as_ever", move || answers(server));
     trials.test("known::lost_connections_leave_nothing_open_but_what_is_said_to_be", move || {
