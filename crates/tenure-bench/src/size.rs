@@ -28,6 +28,7 @@ pub(crate) async fn run(plan: Plan, large: usize, stores: &[String]) -> anyhow::
                 let empty = || MemoryStore::new().into_store();
                 compare(plan, "memory", [empty(), empty()], large).await?;
                 compare_maps(plan, large);
+                compare_steps(plan, large);
             }
             "sqlite" => {
                 let folder = tempfile::tempdir_in(".")?;
@@ -43,6 +44,7 @@ pub(crate) async fn run(plan: Plan, large: usize, stores: &[String]) -> anyhow::
                     PostgresStore::connect(&big).await?.into_store(),
                 ];
                 compare(plan, "Postgres", pair, large).await?;
+                compare_tables(plan, &server, large).await?;
             }
             other => anyhow::bail!("no store is called {other}; there are {}", ALL.join(", ")),
         }
@@ -92,6 +94,117 @@ fn compare_maps(plan: Plan, large: usize) {
         let ratio = median(ratios);
         println!("| a bare `HashMap` | {operation} | {small:.2} | {big:.2} | {ratio:.2}× |");
     }
+}
+
+/// The same with a table and nothing around it: what Postgres itself takes longer at that size.
+async fn compare_tables(
+    plan: Plan,
+    server: &tenure_testkit::Postgres,
+    large: usize,
+) -> anyhow::Result<()> {
+    let tables = [table(server, SMALL).await?, table(server, large).await?];
+    for (at, operation) in ["get", "commit"].into_iter().enumerate() {
+        let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+        for run in 0..plan.runs {
+            let mut pair = [0.0; 2];
+            for (cost, (table, size)) in pair.iter_mut().zip(tables.iter().zip([SMALL, large])) {
+                *cost = table_cost(table, at, size, run as u64, plan.time).await?;
+            }
+            costs.iter_mut().zip(pair).for_each(|(costs, cost)| costs.push(cost));
+            ratios.push(pair[1] / pair[0]);
+        }
+        let ([small, big], ratio) = (costs.map(median), median(ratios));
+        println!(
+            "| a bare table on Postgres | {operation} | {small:.2} | {big:.2} | {ratio:.2}× |"
+        );
+    }
+    Ok(())
+}
+
+/// A connection, and the statements that read and change one row.
+type Table = (tokio_postgres::Client, [tokio_postgres::Statement; 2]);
+
+async fn table(server: &tenure_testkit::Postgres, size: usize) -> anyhow::Result<Table> {
+    const FILLED_AT_ONCE: usize = 10_000;
+    let (client, connection) =
+        tokio_postgres::connect(&server.fresh_database()?, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let create = "create table bare (kind text, id text, version bigint, payload bytea, \
+                  primary key (kind, id)) with (fillfactor = 80)";
+    client.batch_execute(create).await?;
+    let fill = "insert into bare select 'sized', unnest($1::text[]), 1, $2::bytea";
+    for first in (0..size).step_by(FILLED_AT_ONCE) {
+        let numbers = first..size.min(first + FILLED_AT_ONCE);
+        let ids: Vec<String> = numbers.map(|n| key(n).id).collect();
+        client.execute(fill, &[&ids, &payload(0)]).await?;
+    }
+    let get = "select version, payload from bare where kind = $1 and id = $2 and $3::bytea <> ''";
+    let put = "update bare set version = version + 1, payload = $3 \
+               where kind = $1 and id = $2 returning version";
+    let statements = [client.prepare(get).await?, client.prepare(put).await?];
+    Ok((client, statements))
+}
+
+async fn table_cost(
+    (client, statements): &Table,
+    operation: usize,
+    size: usize,
+    seed: u64,
+    time: Duration,
+) -> anyhow::Result<f64> {
+    let random = SeededRandom::new(seed);
+    let (begun, mut done) = (SystemClock.uptime(), 0u32);
+    while SystemClock.uptime() - begun < time {
+        let key = key(usize::try_from(below(&random, size as u64))?);
+        let payload = payload(seed * 1_000_000 + u64::from(done));
+        client.query_one(&statements[operation], &[&key.kind, &key.id, &payload]).await?;
+        done += 1;
+    }
+    Ok((SystemClock.uptime() - begun).as_secs_f64() * 1e6 / f64::from(done.max(1)))
+}
+
+/// One step into memory as large as the objects: the least that anything costs which finds one of them,
+/// whatever it does.
+fn compare_steps(plan: Plan, large: usize) {
+    let chains = [SMALL, large].map(chain);
+    let (mut costs, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+    for _ in 0..plan.runs {
+        let pair = [step_cost(&chains[0], plan.time), step_cost(&chains[1], plan.time)];
+        costs.iter_mut().zip(pair).for_each(|(costs, cost)| costs.push(cost));
+        ratios.push(pair[1] / pair[0]);
+    }
+    let ([small, big], ratio) = (costs.map(median), median(ratios));
+    println!("| one step into memory of that size | | {small:.3} | {big:.3} | {ratio:.1}× |");
+}
+
+/// As much as an object takes in memory, the first of it the number of another one.
+type Link = [usize; 32];
+
+/// Each says which one comes next, in no order; it is one circle.
+fn chain(size: usize) -> Vec<Link> {
+    let mut order: Vec<usize> = (0..size).collect();
+    let random = SeededRandom::new(1);
+    for at in (1..size).rev() {
+        order.swap(at, usize::try_from(below(&random, at as u64 + 1)).unwrap_or_default());
+    }
+    let mut links = vec![[0; 32]; size];
+    for (at, &from) in order.iter().enumerate() {
+        links[from][0] = order[(at + 1) % size];
+    }
+    links
+}
+
+fn step_cost(links: &[Link], time: Duration) -> f64 {
+    const STEPS: u32 = 1_000;
+    let (begun, mut at, mut done) = (SystemClock.uptime(), 0, 0u32);
+    while SystemClock.uptime() - begun < time {
+        for _ in 0..STEPS {
+            at = links[at][0];
+        }
+        done += STEPS;
+    }
+    black_box(at);
+    (SystemClock.uptime() - begun).as_secs_f64() * 1e6 / f64::from(done.max(1))
 }
 
 fn map_cost(
