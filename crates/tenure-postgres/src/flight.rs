@@ -10,10 +10,12 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, StreamExt};
 use tenure::clock::{Clock as _, SystemClock};
+use tenure::{Error, Key};
 
 use crate::connection::Session;
+use crate::error::Failure;
 use crate::group::{Committer, Job, leave_in_doubt};
-use crate::quick::{End, Landed, Plan, fly, plan};
+use crate::quick::{End, Lack, Landed, Plan, Seen, fly, look, plan};
 use crate::tid::Xid;
 use crate::transaction::{Broken, Statements, Transaction};
 
@@ -53,33 +55,65 @@ impl Flights {
     }
 }
 
+/// A group that cannot go the short way, and the rows that it would have to know for that.
+struct Grounded {
+    jobs: Vec<Job>,
+    unknown: Vec<Key>,
+}
+
+impl Grounded {
+    fn for_good(jobs: Vec<Job>) -> Self {
+        Self { jobs, unknown: Vec::new() }
+    }
+}
+
 impl Committer {
     /// Sends a group the short way, if it can be; else everything under way is awaited first.
     pub(crate) async fn set_off(&mut self, jobs: Vec<Job>) {
-        let Err(jobs) = self.try_setting_off(jobs) else { return };
-        let awaited = !self.flights.is_empty();
-        while let Some(landed) = self.flights.next().await {
-            self.land(landed).await;
+        let Err(mut grounded) = self.try_setting_off(jobs, &Seen::new()) else { return };
+        if !self.flights.is_empty() {
+            while let Some(landed) = self.flights.next().await {
+                self.land(landed).await;
+            }
+            // By now more may be known.
+            match self.try_setting_off(grounded.jobs, &Seen::new()) {
+                Ok(()) => return,
+                Err(still) => grounded = still,
+            }
         }
-        // By now more may be known.
-        let jobs = match awaited {
-            true => self.try_setting_off(jobs),
-            false => Err(jobs),
+        let Grounded { mut jobs, unknown } = grounded;
+        let seen = match self.look(unknown).await {
+            Ok(seen) => seen,
+            Err(unanswered) => {
+                return jobs.into_iter().for_each(|job| job.answer(Err(unanswered.clone())));
+            }
         };
-        if let Err(jobs) = jobs {
-            self.work_off(jobs).await;
+        // That took a while.
+        jobs.retain(|job| !job.is_abandoned());
+        if seen.is_empty() {
+            return self.work_off(jobs).await;
+        }
+        if let Err(grounded) = self.try_setting_off(jobs, &seen) {
+            if let Some((_, known)) = &mut self.session {
+                known.saw(seen);
+            }
+            self.work_off(grounded.jobs).await;
         }
     }
 
     /// Gives the group back if it cannot go the short way.
-    fn try_setting_off(&mut self, jobs: Vec<Job>) -> Result<(), Vec<Job>> {
-        let Some((ready, known)) = &mut self.session else { return Err(jobs) };
+    fn try_setting_off(&mut self, jobs: Vec<Job>, seen: &Seen) -> Result<(), Grounded> {
+        let Some((ready, known)) = &mut self.session else { return Err(Grounded::for_good(jobs)) };
         if ready.session.client.is_closed() {
-            return Err(jobs);
+            return Err(Grounded::for_good(jobs));
         }
-        let Some((plan, left)) = plan(&self.shared, &jobs, known) else { return Err(jobs) };
+        let (plan, left) = match plan(&self.shared, &jobs, known, seen) {
+            Ok(planned) => planned,
+            Err(Lack::Rows(unknown)) => return Err(Grounded { jobs, unknown }),
+            Err(Lack::All) => return Err(Grounded::for_good(jobs)),
+        };
         if self.flights.plans.iter().any(|other| plan.meets(&jobs, other)) {
-            return Err(jobs);
+            return Err(Grounded::for_good(jobs));
         }
         known.ahead(plan.head);
         let plan = Arc::new(plan);
@@ -87,6 +121,32 @@ impl Committer {
         let flight = fly(Arc::clone(&self.shared), Arc::clone(ready), jobs, plan, left);
         self.flights.answers.push_back(Box::pin(flight));
         Ok(())
+    }
+
+    /// Rows that nothing is known of, as they are now; nothing if there are none, or if others are at
+    /// work. A server that does not answer is not asked again.
+    async fn look(&mut self, unknown: Vec<Key>) -> Result<Seen, Error> {
+        let Some((ready, known)) = &mut self.session else { return Ok(Seen::new()) };
+        let Some(left) = known.left().filter(|_| !unknown.is_empty()) else {
+            return Ok(Seen::new());
+        };
+        let patience = self.shared.connector.options.reply_timeout;
+        match tokio::time::timeout(patience, look(ready, left, unknown)).await {
+            Ok(Ok(Some(seen))) => Ok(seen),
+            Ok(Ok(None)) => {
+                known.refuted();
+                Ok(Seen::new())
+            }
+            Ok(Err(failure)) => {
+                tracing::debug!(error = %failure.error, "cannot look before a commit");
+                self.session = None;
+                Ok(Seen::new())
+            }
+            Err(_) => {
+                self.session = None;
+                Err(Failure::timeout("a commit", patience).error)
+            }
+        }
     }
 
     /// Sees to a group that was answered.

@@ -1,5 +1,5 @@
 //! What this process knows of the tables without asking: the counter row as it left it, and rows as
-//! it wrote them.
+//! it wrote them, or saw them.
 //!
 //! It is knowledge only as long as nobody else has written the counter row, and only the server can
 //! tell; so it is used for one thing alone, by [`crate::quick`], whose statement has the server
@@ -12,6 +12,7 @@ use tenure::Key;
 use tenure::store::decide::{Change, Row, Step};
 
 use crate::apply::Head;
+use crate::quick::Seen;
 use crate::tid::Xid;
 
 /// There are two generations, each with room for so many rows and bytes; when the young one is full,
@@ -101,6 +102,13 @@ impl Known {
         }
         self.calm_next = 0;
         self.learn_rows(steps, by);
+    }
+
+    /// Takes in rows that somebody else wrote and that this session saw.
+    pub(crate) fn saw(&mut self, seen: Seen) {
+        for (row, by) in seen.into_values().flatten() {
+            self.put(row, by);
+        }
     }
 
     fn learn_rows(&mut self, steps: &[Step], by: Xid) {

@@ -24,7 +24,8 @@ pub(crate) const WALL_MS: &str = "floor(date_part('epoch', clock_timestamp()) * 
 /// From when a life counts that is given without asking what time it is. By what its giver remembers, it
 /// is between `earliest` and `latest`, so `now`, the store's time by the server's clock, counts if it
 /// lies between them: no more is given than was asked for. Else that clock was stepped or the request was
-/// long on its way, and `latest` counts: no life is cut short.
+/// long on its way, and `latest` counts: no life is cut short. A step back that is smaller than what the
+/// giver does not know goes unnoticed here as in [`judge`].
 pub(crate) fn start_sql(now: &str, earliest: &str, latest: &str) -> String {
     format!("case when {now} between {earliest} and {latest} then {now} else {latest} end")
 }

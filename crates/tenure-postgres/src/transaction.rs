@@ -24,7 +24,7 @@ use crate::error::{Failure, commit_refused, refused};
 use crate::group::Work;
 use crate::known::Known;
 use crate::overlay::Overlay;
-use crate::quick::{change_sql, replace_sql};
+use crate::quick::{change_sql, look_sql, replace_sql};
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Xid;
@@ -44,6 +44,7 @@ pub(crate) struct Statements {
     pub(crate) replace: Statement,
     pub(crate) change: Statement,
     pub(crate) come_and_go: Statement,
+    pub(crate) look: Statement,
 }
 
 /// Where a group broke.
@@ -112,10 +113,10 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
     let [write, by_key] = [BY_PLACE, BY_KEY].map(write_sql);
-    let [replace, change, come_and_go] = [replace_sql(), change_sql(true), change_sql(false)];
+    let quick = [replace_sql(), change_sql(true), change_sql(false), look_sql()];
     let [rows, locked, named, clock] = [&rows, &locked_rows, &named, &clock].map(String::as_str);
     let texts = [lock, rows, locked, named, clock, REMOVE, FREE_NAMES, &write, &by_key];
-    let texts = texts.into_iter().chain([&replace, &change, &come_and_go].map(String::as_str));
+    let texts = texts.into_iter().chain(quick.iter().map(String::as_str));
     let prepared = try_join_all(texts.map(|text| client.prepare(text))).await?;
     let Ok(
         [
@@ -131,8 +132,9 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
             replace,
             change,
             come_and_go,
+            look,
         ],
-    ) = <[Statement; 12]>::try_from(prepared)
+    ) = <[Statement; 13]>::try_from(prepared)
     else {
         return Err(Error::unavailable(BACKEND, "statements went missing").into());
     };
@@ -149,6 +151,7 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
         replace,
         change,
         come_and_go,
+        look,
     })
 }
 

@@ -1,14 +1,14 @@
-//! A group of commits in one exchange, without reading anything first.
+//! A group of commits in one exchange, without a transaction around a read.
 //!
 //! As long as nobody else writes to the database, this process knows what is in the rows that it wrote
-//! itself. Then it can decide a group before it asks the server, and send one statement that locks
+//! itself; at others it has a look before, which locks nothing. Then it can decide a group before it asks the server, and send one statement that locks
 //! the counter, has the server confirm everything the decisions were built on, writes, and commits:
 //!
 //! * the counter row is the very version that this process left, so nobody has drawn a revision,
 //!   corrected the clock or raised the writer level since;
-//! * a row that is replaced is the very version that this process wrote;
-//! * a row that is removed has the revision that this process gave it, and its life is not over. That
-//!   is for the server to say: a touch may have changed it since;
+//! * a row that is replaced is the very version that this process wrote or saw;
+//! * a row that is removed has the revision that is known of it, and its life is not over. That is for
+//!   the server to say: a touch may have changed it since;
 //! * a row that is inserted, or said to be absent, is not there.
 //!
 //! If any of it does not hold, nothing happens, and the group goes the ordinary way with fresh rows.
@@ -22,6 +22,7 @@
 //! A second group can set off before the first is answered, if it is about other objects: it is built
 //! on the counter as the first will leave it. If the first comes to nothing, so does the second.
 
+mod look;
 mod plan;
 mod text;
 
@@ -29,8 +30,10 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::TryStreamExt;
+use tenure::Key;
 use tokio_postgres::Row as SqlRow;
 
+pub(crate) use self::look::{Seen, look, look_sql};
 pub(crate) use self::plan::Plan;
 use self::text::{Parameters, WRITTEN_BY, WROTE_AT};
 pub(crate) use self::text::{change_sql, replace_sql};
@@ -62,11 +65,24 @@ pub(crate) enum End {
     Broken(Broken),
 }
 
-/// Decides a group by what is known, and how the counter has to be for it.
-pub(crate) fn plan(shared: &Shared, jobs: &[Job], known: &mut Known) -> Option<(Plan, Left)> {
-    let left = known.left()?;
-    let plan = plan::plan(jobs, known, left, shared.time.between()?)?;
-    Some((plan, left))
+/// Why a group cannot be decided.
+pub(crate) enum Lack {
+    /// Nothing is known of these rows, and a look would help.
+    Rows(Vec<Key>),
+    /// It is not of the simplest kind, or others are at work.
+    All,
+}
+
+/// Decides a group by what is known and was seen, and how the counter has to be for it.
+pub(crate) fn plan(
+    shared: &Shared,
+    jobs: &[Job],
+    known: &mut Known,
+    seen: &Seen,
+) -> Result<(Plan, Left), Lack> {
+    let left = known.left().ok_or(Lack::All)?;
+    let between = shared.time.between().ok_or(Lack::All)?;
+    plan::plan(jobs, known, seen, left, between).map(|plan| (plan, left))
 }
 
 /// The exchange.

@@ -5,8 +5,10 @@
 
 use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide};
 use tenure::store::{Commit, Committed, Expect, Put, Write};
-use tenure::{Key, Result};
+use tenure::{Key, Object, Result as StoreResult};
 
+use super::Lack;
+use super::look::Seen;
 use crate::apply::Head;
 use crate::group::{Job, Work};
 use crate::known::{Known, Left};
@@ -18,7 +20,7 @@ use crate::transaction::lowered;
 #[derive(Clone)]
 pub(crate) struct Plan {
     /// In the order of the jobs.
-    pub(crate) answers: Vec<Result<Committed>>,
+    pub(crate) answers: Vec<StoreResult<Committed>>,
     /// One for each commit, each with one change: first what is inserted, then what is replaced, then
     /// what is removed, each in order of key.
     pub(crate) steps: Vec<Step>,
@@ -91,23 +93,79 @@ struct Simple<'a> {
     write: &'a Write,
 }
 
-/// Decides a group; `None` if what is known does not suffice. The store's time lies within `between`.
-pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64)) -> Option<Plan> {
+/// Decides a group, if what is known and was seen suffices. The store's time lies within `between`.
+pub(super) fn plan(
+    jobs: &[Job],
+    known: &Known,
+    seen: &Seen,
+    left: Left,
+    between: (i64, i64),
+) -> Result<Plan, Lack> {
     let simple = jobs.iter().enumerate().map(|(at, job)| simple(at, &job.request));
-    let mut commits = simple.collect::<Option<Vec<_>>>()?;
+    let mut commits = simple.collect::<Option<Vec<_>>>().ok_or(Lack::All)?;
     commits.sort_unstable_by_key(|simple| simple.write.key());
     if commits.windows(2).any(|pair| pair[0].write.key() == pair[1].write.key()) {
-        return None;
+        return Err(Lack::All);
     }
-    let absent = absent(&commits, known)?;
-    let fated = commits.into_iter().map(|simple| {
-        let (fate, row) = fate(simple.write, known)?;
-        Some((fate, row, simple))
-    });
-    let mut fated = fated.collect::<Option<Vec<_>>>()?;
-    // They all wait at the same time, so any order will do. Of each fate rows stay in order of key,
-    // which is the one in which they are locked.
+    let absent = absent(&commits, known).ok_or(Lack::All)?;
+    let fated = fates(commits, known, seen)?;
+    if trades_a_name(&fated) {
+        return Err(Lack::All);
+    }
+    assemble(jobs.len(), fated, absent, left, between).ok_or(Lack::All)
+}
+
+/// The row that a write finds, and who wrote it.
+type Found<'a> = Option<&'a (Row, Xid)>;
+
+/// A commit, what becomes of its row, and the row.
+type Fated<'a> = (Fate, Found<'a>, Simple<'a>);
+
+/// What becomes of each row. They all wait at the same time, so any order will do; of each fate rows
+/// stay in order of key, which is the one in which they are locked.
+fn fates<'a>(
+    commits: Vec<Simple<'a>>,
+    known: &'a Known,
+    seen: &'a Seen,
+) -> Result<Vec<Fated<'a>>, Lack> {
+    let (mut fated, mut unknown) = (Vec::with_capacity(commits.len()), Vec::new());
+    for simple in commits {
+        match fate(simple.write, known, seen) {
+            Ok((fate, row)) => fated.push((fate, row, simple)),
+            Err(Lack::Rows(rows)) => unknown.extend(rows),
+            Err(Lack::All) => return Err(Lack::All),
+        }
+    }
+    if !unknown.is_empty() {
+        return Err(Lack::Rows(unknown));
+    }
     fated.sort_by_key(|(fate, ..)| *fate);
+    Ok(fated)
+}
+
+/// Whether one comes with a name that another one, which goes, still has: those that come are first.
+fn trades_a_name(fated: &[Fated<'_>]) -> bool {
+    let of = |wanted: Fate| fated.iter().filter(move |(fate, ..)| *fate == wanted);
+    let gone: Vec<&Object> = of(Fate::Remove)
+        .filter_map(|(_, row, _)| row.map(|(row, _)| &*row.object))
+        .filter(|object| object.name.is_some())
+        .collect();
+    let takes_theirs = |write: &Write| match write {
+        Write::Put(put) => {
+            gone.iter().any(|object| object.name == put.name && object.key.kind == put.key.kind)
+        }
+        Write::Delete(_) => false,
+    };
+    !gone.is_empty() && of(Fate::Insert).any(|(_, _, simple)| takes_theirs(simple.write))
+}
+
+fn assemble(
+    jobs: usize,
+    fated: Vec<Fated<'_>>,
+    absent: Vec<(usize, usize)>,
+    left: Left,
+    between: (i64, i64),
+) -> Option<Plan> {
     let earliest = between.0.max(left.head.clock_last_ms);
     // A life counts from the latest that it can be by now, so it is never cut short. If the server
     // knows that it is less, it lets the life begin and end as much sooner.
@@ -115,8 +173,8 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
     let now = Now { store_ms: latest, wall_ms: earliest - left.head.clock_offset_ms };
     let mut revision = unsigned(left.head.revision);
     let mut next_expiry_ms = left.head.next_expiry_ms;
-    let (mut steps, mut writers, mut inserted) = (Vec::with_capacity(jobs.len()), Vec::new(), 0);
-    let mut answers: Vec<_> = jobs.iter().map(|_| None).collect();
+    let (mut steps, mut writers, mut inserted) = (Vec::with_capacity(jobs), Vec::new(), 0);
+    let mut answers: Vec<_> = (0..jobs).map(|_| None).collect();
     for (fate, row, Simple { at, commit, .. }) in fated {
         let mut view = Only(row.map(|(row, _)| row));
         let Decision { committed, steps: one, .. } =
@@ -148,15 +206,23 @@ pub(super) fn plan(jobs: &[Job], known: &Known, left: Left, between: (i64, i64))
     })
 }
 
-/// What becomes of the row of a write, and the row; `None` if that cannot be told.
-fn fate<'a>(write: &Write, known: &'a Known) -> Option<(Fate, Option<&'a (Row, Xid)>)> {
-    match (known.row(write.key()), write) {
-        (None, Write::Put(put)) if put.expect == Expect::Absent => Some((Fate::Insert, None)),
-        (Some(found), Write::Put(put)) if is_replaced(put, &found.0) => {
-            Some((Fate::Replace, Some(found)))
+/// What becomes of the row of a write, and the row.
+fn fate<'a>(write: &Write, known: &'a Known, seen: &'a Seen) -> Result<(Fate, Found<'a>), Lack> {
+    let key = write.key();
+    let found = known.row(key).map(Some).or_else(|| seen.get(key).map(Option::as_ref));
+    match (found, write) {
+        (None | Some(None), Write::Put(put)) if put.expect == Expect::Absent => {
+            Ok((Fate::Insert, None))
         }
-        (Some(found), Write::Delete(_)) => Some((Fate::Remove, Some(found))),
-        _ => None,
+        (Some(None), Write::Put(put)) if put.expect == Expect::Any => Ok((Fate::Insert, None)),
+        (Some(Some(found)), Write::Put(put)) if is_replaced(put, &found.0) => {
+            Ok((Fate::Replace, Some(found)))
+        }
+        (Some(Some(found)), Write::Delete(_)) => Ok((Fate::Remove, Some(found))),
+        // Whatever is there, a put with a life is for the long way.
+        (None, Write::Put(put)) if put.ttl.is_some() => Err(Lack::All),
+        (None, _) => Err(Lack::Rows(vec![key.clone()])),
+        (Some(_), _) => Err(Lack::All),
     }
 }
 
@@ -197,11 +263,11 @@ fn absent(commits: &[Simple<'_>], known: &Known) -> Option<Vec<(usize, usize)>> 
 struct Only<'a>(Option<&'a Row>);
 
 impl View for Only<'_> {
-    fn row(&mut self, key: &Key) -> Result<Option<Row>> {
+    fn row(&mut self, key: &Key) -> StoreResult<Option<Row>> {
         Ok(self.0.filter(|row| row.object.key == *key).cloned())
     }
 
-    fn named(&mut self, _: &str, _: &str) -> Result<Option<Row>> {
+    fn named(&mut self, _: &str, _: &str) -> StoreResult<Option<Row>> {
         Ok(self.0.cloned())
     }
 }

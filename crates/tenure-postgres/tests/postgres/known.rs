@@ -4,6 +4,7 @@
 //! without reading, and makes sure that it does. Then something happens behind its back.
 
 mod lives;
+mod seen;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,9 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("known::a_life_ends_or_goes_on_as_the_server_says", move || lives::lives(server));
     trials.test("known::a_vague_notion_of_time_prolongs_no_life", move || lives::vague(server));
     trials.test("known::what_is_said_to_be_absent_must_be", move || lives::absent(server));
+    trials.test("known::what_others_wrote_is_looked_at_first", move || seen::others(server));
+    trials.test("known::what_was_seen_may_have_changed_since", move || seen::race(server));
+    trials.test("known::a_name_has_one_object_at_any_revision", move || seen::names(server));
     trials.test("known::answers_and_events_are_the_same_as_ever", move || answers(server));
     trials.test("known::lost_connections_leave_nothing_open_but_what_is_said_to_be", move || {
         lost(server)
