@@ -15,6 +15,7 @@ use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_postgres::{Options, PostgresStore};
 use tenure_testkit::{Postgres, StopMode};
 use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 
 use crate::common::{HAMMER, OrFail, Outcome, Server, connect, eventually, key, put, raw};
 
@@ -170,21 +171,7 @@ async fn frozen_process(server: Server) -> Outcome {
     let store = connect(&url).await?;
     let client = raw(&url).await?;
     let hammer = Killed::hammer(&url, "0")?;
-    let held = "select count(*) from pg_stat_activity where datname = current_database() \
-                and application_name = 'tenure commit' and state = 'idle in transaction'";
-    let mut caught = false;
-    for _ in 0..200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        hammer.signal("STOP")?;
-        // Long enough for a statement in flight to end, short enough not to be cut off.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        if client.query_one(held, &[]).await.or_fail()?.get::<_, i64>(0) > 0 {
-            caught = true;
-            break;
-        }
-        hammer.signal("CONT")?;
-    }
-    ensure!(caught, "the other process was never stopped while it held the lock");
+    hammer.stop_while(&client, "state = 'idle in transaction'").await?;
     let began = SystemClock.uptime();
     store.commit(put("mine", "x")).await?;
     let took = SystemClock.uptime() - began;
@@ -205,20 +192,7 @@ async fn unheard(server: Server) -> Outcome {
     let store = connect(&url).await?;
     let client = raw(&url).await?;
     let hammer = Killed::hammer(&url, "8")?;
-    let held = "select count(*) from pg_stat_activity where datname = current_database() \
-                and application_name = 'tenure commit' and wait_event = 'ClientWrite'";
-    let mut caught = false;
-    for _ in 0..200 {
-        tokio::time::sleep(Duration::from_millis(15)).await;
-        hammer.signal("STOP")?;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        if client.query_one(held, &[]).await.or_fail()?.get::<_, i64>(0) > 0 {
-            caught = true;
-            break;
-        }
-        hammer.signal("CONT")?;
-    }
-    ensure!(caught, "the other process was never stopped with something left to hear");
+    hammer.stop_while(&client, "wait_event = 'ClientWrite'").await?;
     let began = SystemClock.uptime();
     while let Err(error) = store.commit(put("mine", "x")).await {
         let waited = SystemClock.uptime() - began;
@@ -288,6 +262,25 @@ impl Killed {
     fn signal(&self, signal: &str) -> std::io::Result<()> {
         let pid = self.0.id().to_string();
         Command::new("kill").args([&format!("-{signal}"), &pid]).status().map(|_| ())
+    }
+
+    /// Stops it at an instant at which this is so of the session that commits.
+    async fn stop_while(&self, client: &Client, is_so: &str) -> Outcome {
+        let held = format!(
+            "select count(*) from pg_stat_activity where datname = current_database() \
+             and application_name = 'tenure commit' and {is_so}"
+        );
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            self.signal("STOP")?;
+            // Long enough for a statement in flight to end, short enough not to be cut off.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if client.query_one(&held, &[]).await.or_fail()?.get::<_, i64>(0) > 0 {
+                return Ok(());
+            }
+            self.signal("CONT")?;
+        }
+        Err(Failure::new(format!("the other process was never stopped while {is_so}")))
     }
 }
 
