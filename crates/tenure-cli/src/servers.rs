@@ -7,7 +7,7 @@ use tenure::{Error, Result};
 use tenure_client::{Options, ServerStore};
 
 /// How to show a server who we are, besides what the environment says.
-#[derive(clap::Args, Clone, Default)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct Login {
     /// The file with the token to show to the server [env: TENURE_BEARER, the token itself].
     #[arg(long, value_name = "FILE", help_heading = "Server")]
@@ -36,17 +36,6 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// What the environment alone says.
-    pub(crate) fn from_env() -> Self {
-        let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
-        Self {
-            bearer_file: None,
-            ca: path("TENURE_CA"),
-            cert: path("TENURE_CERT"),
-            key: path("TENURE_KEY"),
-        }
-    }
-
     /// The store behind a server.
     pub(crate) async fn open(&self, url: &str) -> Result<Store> {
         let mut options = Options::new(url)?;

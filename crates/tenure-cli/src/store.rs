@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// named check-… and removes them again. It takes about a minute and ends with `N passed, N failed`.
     Check {
         /// The store.
-        #[arg(help = stores::HELP)]
+        #[arg(help = stores::help())]
         url: String,
         /// Only behaviours whose name contains this.
         #[arg(long)]
@@ -34,7 +34,7 @@ pub(crate) enum Command {
     /// Show what each kind of store promises, or what the given one does.
     Capabilities {
         /// The store; all kinds without it.
-        #[arg(help = stores::HELP)]
+        #[arg(help = stores::help())]
         url: Option<String>,
         /// JSON for programs.
         #[arg(long)]
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Create or upgrade the tables of a store, and say where it stands.
     Migrate {
         /// The store.
-        #[arg(help = stores::HELP)]
+        #[arg(help = stores::help())]
         url: String,
         /// JSON for programs.
         #[arg(long)]
@@ -64,7 +64,7 @@ impl Command {
             Self::Capabilities { url, json } => capabilities(url.as_deref(), json).await,
             Self::Migrate { url, json } => migrate(&url, json).await,
             Self::Worker { url } => {
-                tenure_conformance::worker::serve(stores::open(&url).await?).await?;
+                tenure_conformance::worker::serve(tenure_connect::connect(&url).await?).await?;
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -105,7 +105,7 @@ async fn check(url: &str, only: Option<&str>, json: bool) -> anyhow::Result<Exit
 }
 
 async fn subject(url: &str) -> tenure::Result<Subject> {
-    let first = stores::open(url).await?;
+    let first = tenure_connect::connect(url).await?;
     if first.capabilities().reach == Reach::Process {
         let open: Opener = Arc::new(move || {
             // A handle of its own, which a behaviour may close.
@@ -122,7 +122,7 @@ async fn subject(url: &str) -> tenure::Result<Subject> {
     let url = url.to_owned();
     let open: Opener = Arc::new(move || {
         let url = url.clone();
-        Box::pin(async move { stores::open(&url).await })
+        Box::pin(async move { tenure_connect::connect(&url).await })
     });
     Ok(Subject { open, worker: Some(WorkerCommand { program, args }), clock: None })
 }
@@ -155,10 +155,10 @@ fn print_report(report: &Report, json: bool) -> std::io::Result<()> {
 
 async fn capabilities(url: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
     let all = match url {
-        None => stores::all_capabilities(),
+        None => tenure_connect::all_capabilities(),
         Some(url) => {
             stores::refuse_absent(url)?;
-            let store: Store = stores::open(url).await?;
+            let store: Store = tenure_connect::connect(url).await?;
             let capabilities = store.capabilities().clone();
             store.close().await;
             vec![capabilities]
@@ -193,11 +193,11 @@ async fn capabilities(url: Option<&str>, json: bool) -> anyhow::Result<ExitCode>
 
 async fn migrate(url: &str, json: bool) -> anyhow::Result<ExitCode> {
     // Opening a store brings its tables up to date; what is left to do is to say so.
-    let store = stores::open(url).await?;
+    let store = tenure_connect::connect(url).await?;
     let revision = store.list(&tenure::store::Query::new("tenure").limit(1)).await?.revision;
     let backend = store.capabilities().backend;
     let level = tenure::store::WRITER_LEVEL;
-    let shown = stores::redacted(url);
+    let shown = tenure_connect::redacted(url);
     if json {
         let value = serde_json::json!({
             "store": shown, "backend": backend, "revision": revision, "writer_level": level,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure::Result;
+use tenure::{Error, Result};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::addresses;
@@ -32,6 +32,35 @@ impl Options {
             timeout: Duration::from_secs(8),
             connect_timeout: Duration::from_secs(3),
         })
+    }
+
+    /// The servers of a URL, and what the environment says of the way to speak to them: the token in
+    /// `TENURE_BEARER`, whom to trust in the file `TENURE_CA`, what to show in `TENURE_CERT` and `TENURE_KEY`.
+    pub fn from_env(url: &str) -> Result<Self> {
+        Self::new(url)?.with(|name| std::env::var(name).ok())
+    }
+
+    fn with(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let given = |name: &str| {
+            let value = variable(name).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        let pem = |name: &str| given(name).map(|path| file(name, &path)).transpose();
+        self.token = given("TENURE_BEARER");
+        self.ca = pem("TENURE_CA")?;
+        self.identity = match (pem("TENURE_CERT")?, pem("TENURE_KEY")?) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (certificate, _) => {
+                let (there, missing) = match certificate {
+                    Some(_) => ("TENURE_CERT", "TENURE_KEY"),
+                    None => ("TENURE_KEY", "TENURE_CERT"),
+                };
+                let reason = format!("{there} is set and {missing} is not; set both, or neither");
+                return Err(Error::invalid("environment", reason));
+            }
+        };
+        Ok(self)
     }
 
     /// Shows this token with every call.
@@ -77,6 +106,13 @@ impl Options {
     }
 }
 
+/// What is in the file that a variable names.
+fn file(variable: &str, path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| {
+        Error::invalid(format!("{variable}={path}"), format!("it cannot be read: {error}"))
+    })
+}
+
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Neither the token nor the key.
@@ -92,5 +128,26 @@ mod tests {
     fn secrets_are_not_shown() {
         let options = Options::new("http://a").unwrap().token("sesame").identity("c", "key");
         assert!(!format!("{options:?}").contains("sesame"));
+    }
+
+    #[test]
+    fn the_environment_says_how_to_speak_to_them() {
+        let with = |set: &[(&str, &str)]| {
+            let set: Vec<_> = set.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            Options::new("https://a").unwrap().with(move |name| {
+                set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+            })
+        };
+        let nothing = with(&[("TENURE_BEARER", " "), ("TENURE_CA", "")]).unwrap();
+        assert!(nothing.token.is_none() && nothing.ca.is_none() && nothing.identity.is_none());
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let all = [("TENURE_BEARER", "sesame\n"), ("TENURE_CA", here), ("TENURE_CERT", here)];
+        let half = with(&all).unwrap_err().to_string();
+        assert!(half.contains("TENURE_CERT is set and TENURE_KEY is not"), "{half}");
+        let all = with(&[&all[..], &[("TENURE_KEY", here)]].concat()).unwrap();
+        assert_eq!(all.token.as_deref(), Some("sesame"));
+        assert!(all.ca.is_some() && all.identity.is_some());
+        let gone = with(&[("TENURE_CA", "/no/such/file")]).unwrap_err().to_string();
+        assert!(gone.contains("TENURE_CA=/no/such/file"), "{gone}");
     }
 }

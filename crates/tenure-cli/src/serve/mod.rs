@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, env = "TENURE_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
     /// The store.
-    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::HELP_SERVE)]
+    #[arg(long, env = "TENURE_STORE", hide_env_values = true, value_name = "URL", help = stores::help_to_serve())]
     store: Option<String>,
     /// Settings in a TOML file; what is given here or in the environment wins.
     ///
@@ -86,7 +86,7 @@ impl Arguments {
             check_exposure(*address, tls, auth, settings.insecure)?;
         }
         let shutdown = Shutdown::default();
-        let store = stores::open(&url).await?;
+        let store = tenure_connect::connect(&url).await?;
         // Where replicas may be anywhere, people want to know which one leads.
         let shared = store.capabilities().reach == Reach::Network;
         let builder = Server::builder(store)
@@ -100,7 +100,10 @@ impl Arguments {
             .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
         let address = listener.local_addr()?;
         let scheme = if tls { "https" } else { "http" };
-        println!("tenure: listening on {scheme}://{address}, store {}", stores::redacted(&url));
+        println!(
+            "tenure: listening on {scheme}://{address}, store {}",
+            tenure_connect::redacted(&url)
+        );
         end_on_signals(shutdown)?;
         let store = server.api().store().clone();
         server.serve(listener).await?;
