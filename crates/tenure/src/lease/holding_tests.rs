@@ -275,3 +275,17 @@ async fn what_is_no_record_hides_no_lease_and_ends_no_watch() {
     assert!(matches!(told, Error::Corrupt { .. }), "{told}");
     lease.release().await.unwrap();
 }
+
+#[tokio::test]
+async fn whoever_renews_what_is_lost_is_told_so_whatever_failed_before() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, _) = faulty(&store, "holder");
+    let scope = "a/told".parse().unwrap();
+    let lease = holder.acquire(&scope, &Terms::new().ttl(60 * SECOND)).await.unwrap();
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    let failed = lease.renew().await.unwrap_err();
+    assert!(matches!(failed, Error::Unavailable { .. }), "{failed:?}");
+    lease.held().state().valid_until = Duration::ZERO;
+    let lost = lease.renew().await.unwrap_err();
+    assert!(matches!(lost, Error::Lost { .. }), "{lost:?}");
+}

@@ -251,11 +251,15 @@ pub(crate) async fn renew_now(agent: &Arc<Agent>, leases: Vec<Arc<Held>>) -> Vec
     while calls.next().await.is_some() {}
     let now = agent.clock.uptime();
     let answer = |held: &Arc<Held>| {
+        // First, whatever failed before: what has ended is not tried again.
+        if let Some(loss) = held.ended(now) {
+            return Err(held.lost(&loss));
+        }
         if held.state().failures > 0 {
             let reason = "the renewal failed; it is tried again until the deadline";
             return Err(Error::unavailable(agent.backend(), reason));
         }
-        held.ended(now).map_or(Ok(()), |loss| Err(held.lost(&loss)))
+        Ok(())
     };
     leases.iter().map(answer).collect()
 }
