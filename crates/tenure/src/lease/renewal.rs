@@ -4,9 +4,11 @@
 //! timeout well below that. So a hung store, a lost reply and a restart of the store all look alike
 //! and end in one of two ways: a confirmation in time, or the holder stopping itself in time.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
@@ -112,7 +114,10 @@ async fn attempt(
     if let [held] = batch
         && let Some(hooks) = held.hooks.as_ref().filter(|hooks| hooks.hears_heartbeats())
     {
-        return Ok(vec![heartbeat::with_hooks(agent, held, &**hooks).await]);
+        // It is the caller's code, and others are renewed by this task as well.
+        let hooked = AssertUnwindSafe(heartbeat::with_hooks(agent, held, &**hooks));
+        let panicked = |_| Err(Error::unavailable(agent.backend(), "a hook has panicked"));
+        return Ok(vec![hooked.catch_unwind().await.unwrap_or_else(panicked)]);
     }
     let touch = |(held, &revision): (&Arc<Held>, &u64)| Touch {
         key: held.key.clone(),
