@@ -37,6 +37,8 @@ mod agent;
 mod asking;
 #[cfg(test)]
 mod asking_tests;
+#[cfg(test)]
+mod asleep_tests;
 mod claim;
 mod coordinator;
 #[cfg(test)]

@@ -24,6 +24,9 @@ use crate::{Error, Key, Result};
 
 /// With nothing to renew the task sleeps until it is woken; this only bounds the arithmetic.
 const FAR: Duration = Duration::from_secs(3600);
+/// Timers stand still while the machine is suspended, lives do not. So the clock is looked at this often
+/// while something is held: whoever wakes up without its lease is told so.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Renews until the agent is gone.
 pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
@@ -34,7 +37,8 @@ pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
         for batch in batches(&agent, due, now) {
             calls.push(renew(Arc::clone(&agent), batch));
         }
-        let sleep = agent.clock.sleep_until(next.unwrap_or(now + FAR));
+        let until = next.map_or(now + FAR, |next| next.min(now + LOOK));
+        let sleep = agent.clock.sleep_until(until);
         drop(agent);
         tokio::select! {
             biased;
