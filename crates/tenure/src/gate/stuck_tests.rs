@@ -8,8 +8,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::clock::ManualClock;
 use crate::gate::{Gate, GateState, GateStatus, Patience};
 use crate::lease::{Coordinator, Scope, Terms};
+use crate::random::SystemRandom;
+use crate::store::Store;
+use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
 use crate::{Error, Result};
 
@@ -51,13 +55,7 @@ impl Stuck {
     }
 
     fn start(&mut self, with: impl FnOnce(Gate) -> Gate) -> Running {
-        let gate = with(self.gate.take().expect("started once"));
-        let status = gate.status();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let run = tokio::spawn(gate.run(async {
-            let _ = stopped.await;
-        }));
-        Running { run, status, stop }
+        Running::start(with(self.gate.take().expect("started once")))
     }
 
     async fn keeps_its_lease(&self) {
@@ -70,6 +68,15 @@ impl Stuck {
 }
 
 impl Running {
+    fn start(gate: Gate) -> Self {
+        let status = gate.status();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = tokio::spawn(gate.run(async {
+            let _ = stopped.await;
+        }));
+        Self { run, status, stop }
+    }
+
     async fn until(&mut self, state: GateState) {
         let reached = self.status.wait_for(|status| status.state == state);
         timeout(BOUND, reached).await.unwrap_or_else(|_| panic!("never {state}")).unwrap();
@@ -132,4 +139,43 @@ async fn a_gate_that_was_dropped_is_waited_for_by_whoever_settles() {
     assert!(run.await.is_err());
     timeout(BOUND, here.settle()).await.expect("it comes to an end");
     assert_eq!(here.holder(&scope).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn loops_that_lose_their_lease_while_they_are_being_stopped_are_dropped_in_time() {
+    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    let inner = Arc::new(MemoryStore::new());
+    let store = Store::new(Faulty::new(inner, Arc::clone(&plan), Arc::new(clock.clone())));
+    let store = store.with_clock(Arc::new(clock.clone()), SystemRandom::shared());
+    let here = Coordinator::builder(store).name("here").start().unwrap();
+    let (mut dropped, works) = oneshot::channel::<()>();
+    let works = Mutex::new(Some(works));
+    let patience = Patience { stop: Duration::from_secs(3600), ..Patience::default() };
+    let gate = Gate::new(&here, "deaf/loop".parse().unwrap())
+        .terms(Terms::new().ttl(Duration::from_secs(30)))
+        .patience(patience)
+        .work("deaf", move |_term| {
+            let works = works.lock().unwrap_or_else(PoisonError::into_inner).take();
+            async move {
+                let _works = works;
+                std::future::pending::<()>().await;
+            }
+        });
+    let mut running = Running::start(gate);
+    running.until(GateState::Holding).await;
+    // The store is gone, and a shutdown begins.
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    drop(running.stop);
+    let reached = running.status.wait_for(|status| status.state == GateState::Stopping);
+    timeout(BOUND, reached).await.unwrap().unwrap();
+    let mut left = Duration::from_secs(30);
+    while !left.is_zero() && !dropped.is_closed() {
+        let step = Duration::from_millis(100);
+        clock.advance(step);
+        left -= step;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let dropped = timeout(BOUND, dropped.closed()).await;
+    assert!(dropped.is_ok(), "it goes on though others may have the lease");
+    running.run.abort();
 }
