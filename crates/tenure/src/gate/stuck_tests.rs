@@ -179,3 +179,28 @@ async fn loops_that_lose_their_lease_while_they_are_being_stopped_are_dropped_in
     assert!(dropped.is_ok(), "it goes on though others may have the lease");
     running.run.abort();
 }
+
+/// Panics as it goes.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_loop_that_panics_as_it_is_dropped_has_ended() {
+    let here = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+    let scope: Scope = "bomb/loop".parse().unwrap();
+    let patience = Patience { stop: Duration::from_millis(50), ..Patience::default() };
+    let gate = Gate::new(&here, scope.clone()).patience(patience).work("deaf", |_term| async {
+        let _bomb = Bomb;
+        std::future::pending::<()>().await;
+    });
+    let mut running = Running::start(gate);
+    running.until(GateState::Holding).await;
+    drop(running.stop);
+    timeout(BOUND, running.run).await.expect("the shutdown has an end").unwrap().unwrap();
+    assert_eq!(here.holder(&scope).await.unwrap(), None);
+}
