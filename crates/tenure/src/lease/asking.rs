@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::Agent;
 use super::claim::read;
+use super::handing::{no_hand_over, waits_not};
 use super::record::{HAND_OVER, decode, encode, tagged};
-use super::release::{find_waiter, no_hand_over, waits_not};
 use super::shared::can_be_handed_over;
 use super::slots::passing_on;
+use super::waiters::{find_waiter, waiters};
 use super::{Coordinator, Lease, LeaseEvent, LeaseInfo, Scope, Slots, lease_key};
 use crate::store::{Capability, Commit, Expect, Put, Store, Watch, WatchRequest};
 use crate::{Error, Key, Object, Result};
@@ -110,7 +111,7 @@ impl Lease {
             return Ok(Some(request));
         }
         let waiter = find_waiter(agent, self.line(), &record.to).await?;
-        if waiter.is_none_or(|(.., waiter)| waiter.no_hand_over) {
+        if waiter.is_none_or(|waiter| waiter.record.no_hand_over) {
             return Ok(None);
         }
         record.taken_up = true;
@@ -187,7 +188,7 @@ impl Wish<'_> {
         }
         can_be_handed_over(&self.key.id)?;
         passing_on(agent, self.line, &self.key.id).await?;
-        let to = self.successor(coordinator).await?;
+        let to = self.successor(agent).await?;
         let request = Key::new(HAND_OVER, tagged(&self.key.id, &holder.nonce));
         let revision = self.leave(agent, &request, &to).await?;
         tracing::info!(lease = %self.key.id, holder = %holder.holder, to, "asked to hand over");
@@ -199,25 +200,22 @@ impl Wish<'_> {
     }
 
     /// Who is to have it, by name and start.
-    async fn successor(&self, coordinator: &Coordinator) -> Result<String> {
-        let agent = coordinator.agent();
+    async fn successor(&self, agent: &Agent) -> Result<String> {
         if let Some(to) = self.to {
-            let (_, _, record) =
-                find_waiter(agent, self.line, to).await?.ok_or_else(|| waits_not(to, self.line))?;
-            if record.no_hand_over {
+            let waiter = find_waiter(agent, self.line, to).await?;
+            let waiter = waiter.ok_or_else(|| waits_not(to, self.line))?;
+            if waiter.record.no_hand_over {
                 return Err(no_hand_over(to));
             }
-            return Ok(format!("{}#{}", record.holder, record.start));
+            return Ok(waiter.owner.to_string());
         }
-        for waiter in coordinator.waiters(self.line).await? {
-            let owner = waiter.owner.to_string();
-            let found = find_waiter(agent, self.line, &owner).await?;
-            if found.is_some_and(|(.., record)| !record.no_hand_over) {
-                return Ok(owner);
-            }
-        }
-        let reason = "nobody waits who could have it; to end the tenure all the same, revoke it";
-        Err(Error::invalid(format!("hand-over of {}", self.key.id), reason))
+        let mut line = waiters(agent, self.line).await?.into_iter();
+        let first = line.find(|waiter| !waiter.record.no_hand_over);
+        first.map(|waiter| waiter.owner.to_string()).ok_or_else(|| {
+            let reason =
+                "nobody waits who could have it; to end the tenure all the same, revoke it";
+            Error::invalid(format!("hand-over of {}", self.key.id), reason)
+        })
     }
 
     /// Leaves the request for the holder. One that somebody else has left stands until it is over.

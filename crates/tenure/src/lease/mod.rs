@@ -48,6 +48,9 @@ mod deeds;
 mod election;
 #[cfg(feature = "flaws")]
 mod flaw;
+mod handing;
+#[cfg(test)]
+mod handing_tests;
 mod handle;
 mod heartbeat;
 mod held;
@@ -85,6 +88,7 @@ mod timing;
 mod trying;
 mod turn;
 mod usher;
+mod waiters;
 mod watching;
 mod witness;
 
