@@ -185,8 +185,8 @@ impl Gate {
     /// Dropping this future drops the loops; the lease is let go once they are gone.
     ///
     /// # Errors
-    /// What makes waiting pointless: an invalid request, a store that cannot hold leases or refuses
-    /// this program. An unreachable store is waited for. Also if a loop did not stop in time at
+    /// What makes waiting pointless: an invalid request, a store that cannot hold leases, refuses
+    /// this program or was closed. An unreachable store is waited for. Also if a loop did not stop in time at
     /// shutdown, however the term ended; its lease, if it still has it, is then kept until the process
     /// ends, since the work may still be going on.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {

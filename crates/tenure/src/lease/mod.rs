@@ -39,6 +39,8 @@ mod asking;
 mod asking_tests;
 #[cfg(test)]
 mod asleep_tests;
+#[cfg(test)]
+mod blind_tests;
 mod claim;
 mod coordinator;
 #[cfg(test)]
