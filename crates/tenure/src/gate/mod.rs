@@ -273,14 +273,14 @@ impl Gate {
         self.tell(&end);
         self.flawed(&mut running).await;
         let mut stopped = match &end {
-            End::Lost(loss) => running.stop(self.after_loss(loss)).await,
+            End::Lost(loss) => running.stop(self.after_loss(loss, held.as_deref())).await,
             End::Shutdown | End::Asked(_) | End::Ended(_) => tokio::select! {
                 biased;
                 stopped = running.stop(self.patience.stop) => stopped,
                 // Then there is no more patience than there would have been otherwise.
                 loss = lost(held.as_deref()) => {
                     self.status.send_modify(|status| status.last_loss = Some(loss.clone()));
-                    running.stop(self.after_loss(&loss)).await
+                    running.stop(self.after_loss(&loss, held.as_deref())).await
                 }
             },
         };
@@ -336,11 +336,14 @@ impl Gate {
     }
 
     /// How long loops may take to stop after the lease is gone. One that ran into its deadline has half
-    /// the margin before the store's own, the other half stays for a clock that runs slow; one that
-    /// somebody else has already has nothing.
-    fn after_loss(&self, loss: &Loss) -> Duration {
-        match loss {
-            Loss::Expired => crate::lease::margin(self.terms.life(self.coordinator.options())) / 2,
+    /// the margin before the store's own, the other half stays for a clock that runs slow; that may be
+    /// over by now, if this process stood still. One that somebody else has already has nothing.
+    fn after_loss(&self, loss: &Loss, lease: Option<&Lease>) -> Duration {
+        match (loss, lease) {
+            (Loss::Expired, Some(lease)) => {
+                let until = lease.valid_until() + crate::lease::margin(lease.ttl()) / 2;
+                until.saturating_sub(self.uptime())
+            }
             _ => Duration::ZERO,
         }
     }

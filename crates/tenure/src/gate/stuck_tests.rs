@@ -17,12 +17,15 @@ use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
 use crate::{Error, Result};
 
-const LIFE: Duration = Duration::from_millis(300);
+/// So long that no stall of this machine ends it, and so often renewed that it can be waited for.
+const LIFE: Duration = Duration::from_secs(60);
+const RENEWED: Duration = Duration::from_millis(50);
 /// Whatever is bound to happen is waited for this long.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A gate with a loop that blocks its thread until the test lets it go.
 struct Stuck {
+    here: Coordinator,
     there: Coordinator,
     scope: Scope,
     gate: Option<Gate>,
@@ -44,14 +47,15 @@ impl Stuck {
         let (let_go, blocked) = mpsc::channel::<()>();
         let blocked = Arc::new(Mutex::new(blocked));
         let patience = Patience { stop: Duration::from_millis(100), ..Patience::default() };
-        let gate = Gate::new(&here, scope.clone()).terms(Terms::new().ttl(LIFE)).patience(patience);
+        let terms = Terms::new().ttl(LIFE).renew_every(RENEWED);
+        let gate = Gate::new(&here, scope.clone()).terms(terms).patience(patience);
         let gate = gate.work("stuck", move |_term| {
             let blocked = Arc::clone(&blocked);
             async move {
                 let _ = blocked.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
         });
-        Self { there, scope, gate: Some(gate), _let_go: let_go }
+        Self { here, there, scope, gate: Some(gate), _let_go: let_go }
     }
 
     fn start(&mut self, with: impl FnOnce(Gate) -> Gate) -> Running {
@@ -59,11 +63,16 @@ impl Stuck {
     }
 
     async fn keeps_its_lease(&self) {
-        for _ in 0..4 {
-            tokio::time::sleep(LIFE / 2).await;
-            let taken = self.there.acquire(&self.scope, &Terms::new()).await;
-            assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
-        }
+        let renewed = &self.here.metrics().renewed;
+        let before = renewed.get();
+        let renewing = async {
+            while renewed.get() < before + 2 {
+                tokio::time::sleep(RENEWED).await;
+            }
+        };
+        timeout(BOUND, renewing).await.expect("nobody renews it");
+        let taken = self.there.acquire(&self.scope, &Terms::new()).await;
+        assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
     }
 }
 
@@ -141,43 +150,70 @@ async fn a_gate_that_was_dropped_is_waited_for_by_whoever_settles() {
     assert_eq!(here.holder(&scope).await.unwrap(), None);
 }
 
+/// A gate with a loop that does not stop when it is told to, on a store that fails as planned.
+struct Deaf {
+    running: Running,
+    plan: Arc<FaultPlan>,
+    clock: ManualClock,
+    /// Closed once the loop has been dropped.
+    dropped: oneshot::Sender<()>,
+}
+
+impl Deaf {
+    async fn start() -> Self {
+        let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+        let inner = Arc::new(MemoryStore::new());
+        let store = Store::new(Faulty::new(inner, Arc::clone(&plan), Arc::new(clock.clone())));
+        let store = store.with_clock(Arc::new(clock.clone()), SystemRandom::shared());
+        let here = Coordinator::builder(store).name("here").start().unwrap();
+        let (dropped, works) = oneshot::channel::<()>();
+        let works = Mutex::new(Some(works));
+        let patience = Patience { stop: Duration::from_secs(3600), ..Patience::default() };
+        let gate = Gate::new(&here, "deaf/loop".parse().unwrap())
+            .terms(Terms::new().ttl(Duration::from_secs(30)))
+            .patience(patience)
+            .work("deaf", move |_term| {
+                let works = works.lock().unwrap_or_else(PoisonError::into_inner).take();
+                async move {
+                    let _works = works;
+                    std::future::pending::<()>().await;
+                }
+            });
+        let mut running = Running::start(gate);
+        running.until(GateState::Holding).await;
+        Self { running, plan, clock, dropped }
+    }
+
+    async fn drops_its_loop(mut self) {
+        let dropped = timeout(BOUND, self.dropped.closed()).await;
+        assert!(dropped.is_ok(), "it goes on though others may have the lease");
+        self.running.run.abort();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn loops_that_lose_their_lease_while_they_are_being_stopped_are_dropped_in_time() {
-    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
-    let inner = Arc::new(MemoryStore::new());
-    let store = Store::new(Faulty::new(inner, Arc::clone(&plan), Arc::new(clock.clone())));
-    let store = store.with_clock(Arc::new(clock.clone()), SystemRandom::shared());
-    let here = Coordinator::builder(store).name("here").start().unwrap();
-    let (mut dropped, works) = oneshot::channel::<()>();
-    let works = Mutex::new(Some(works));
-    let patience = Patience { stop: Duration::from_secs(3600), ..Patience::default() };
-    let gate = Gate::new(&here, "deaf/loop".parse().unwrap())
-        .terms(Terms::new().ttl(Duration::from_secs(30)))
-        .patience(patience)
-        .work("deaf", move |_term| {
-            let works = works.lock().unwrap_or_else(PoisonError::into_inner).take();
-            async move {
-                let _works = works;
-                std::future::pending::<()>().await;
-            }
-        });
-    let mut running = Running::start(gate);
-    running.until(GateState::Holding).await;
+    let mut deaf = Deaf::start().await;
     // The store is gone, and a shutdown begins.
-    plan.next(Operation::Touch, Fault::CrashBefore);
-    drop(running.stop);
-    let reached = running.status.wait_for(|status| status.state == GateState::Stopping);
-    timeout(BOUND, reached).await.unwrap().unwrap();
+    deaf.plan.next(Operation::Touch, Fault::CrashBefore);
+    let (stop, _) = oneshot::channel();
+    drop(std::mem::replace(&mut deaf.running.stop, stop));
+    deaf.running.until(GateState::Stopping).await;
     let mut left = Duration::from_secs(30);
-    while !left.is_zero() && !dropped.is_closed() {
+    while !left.is_zero() && !deaf.dropped.is_closed() {
         let step = Duration::from_millis(100);
-        clock.advance(step);
+        deaf.clock.advance(step);
         left -= step;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let dropped = timeout(BOUND, dropped.closed()).await;
-    assert!(dropped.is_ok(), "it goes on though others may have the lease");
-    running.run.abort();
+    deaf.drops_its_loop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn loops_of_a_process_that_stood_still_until_its_lease_was_over_are_dropped_at_once() {
+    let deaf = Deaf::start().await;
+    deaf.clock.advance(Duration::from_secs(60));
+    deaf.drops_its_loop().await;
 }
 
 /// Panics as it goes.
@@ -190,7 +226,7 @@ impl Drop for Bomb {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_loop_that_panics_as_it_is_dropped_has_ended() {
+async fn a_loop_that_panics_as_it_drops_its_loop_has_ended() {
     let here = Coordinator::new(MemoryStore::new().into_store()).unwrap();
     let scope: Scope = "bomb/loop".parse().unwrap();
     let patience = Patience { stop: Duration::from_millis(50), ..Patience::default() };
