@@ -38,7 +38,7 @@ impl Runs {
     ) -> Self {
         let key = (scope().to_string(), term.token().unwrap_or(0));
         observer.note(&process.name, &format!("loop {name} starts under token {}", key.1));
-        *observer.known().loops.entry(key.clone()).or_default() += 1;
+        observer.loop_starts(&key);
         Self { observer: Arc::clone(observer), process: Arc::clone(process), key, name }
     }
 }

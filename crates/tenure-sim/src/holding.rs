@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tenure::Key;
-use tenure::lease::{Lease, Loss};
+use tenure::lease::{HandOverRequest, Lease, Loss};
 use tenure::store::{Commit, Expect, Put};
 
+use crate::asking;
 use crate::belief::Parting;
 use crate::invariants::fence::Work;
 use crate::server::{COUNTER, JOURNAL};
@@ -18,9 +19,20 @@ pub(crate) async fn hold(worker: &Worker, lease: Lease) {
     let steps = worker.dice.below(if worker.plan.slow { 12 } else { 6 });
     for _ in 0..steps {
         let since = worker.observer.clock.now_ms();
-        if let Err(loss) = step(worker, &lease).await {
-            told(worker, &lease, &loss, since);
-            return linger(worker, lease).await;
+        let stepped = match !worker.plan.single && worker.dice.chance(150) {
+            true => asking::listen(worker, &lease).await,
+            false => step(worker, &lease).await.map(|()| None),
+        };
+        match stepped {
+            Ok(None) => {}
+            Ok(Some(HandOverRequest { to, .. })) => {
+                let Some(lease) = Arc::into_inner(lease) else { return };
+                return hand_over(worker, lease, &to).await;
+            }
+            Err(loss) => {
+                told(worker, &lease, &loss, since);
+                return linger(worker, lease).await;
+            }
         }
     }
     let_go(worker, lease).await;
@@ -123,28 +135,34 @@ async fn let_go(worker: &Worker, lease: Arc<Lease>) {
     }
     if how < 5 {
         let to = name(worker.dice.below(worker.plan.processes));
-        worker.note(&format!("hands {id} over to {to}"));
-        let parting = Parting::with(&lease, worker.observer.clock.now_ms());
-        match worker.perhaps_giving_up(lease.hand_over(&to)).await {
-            None => return worker.note(&format!("no longer waits for {id} to be handed over")),
-            Some(Ok(())) => {
-                worker.note(&format!("has handed {id} over to {to}"));
-                return worker.observer.parted(&worker.process, &parting, true);
-            }
-            Some(Err((back, error))) => {
-                worker.note(&format!("keeps {id}: {}", error.code()));
-                let back = Arc::new(back);
-                worker.observer.kept(worker.belief(&back));
-                let since = worker.observer.clock.now_ms();
-                if let Err(loss) = back.run(worker.sleep(worker.dice.millis(1, 1_000))).await {
-                    told(worker, &back, &loss, since);
-                }
-                let Some(back) = Arc::into_inner(back) else { return };
-                return release(worker, back).await;
-            }
-        }
+        return hand_over(worker, lease, &to).await;
     }
     release(worker, lease).await;
+}
+
+/// Hands over, and keeps the lease for a while if that cannot be.
+async fn hand_over(worker: &Worker, lease: Lease, to: &str) {
+    let id = lease.id().to_owned();
+    worker.note(&format!("hands {id} over to {to}"));
+    let parting = Parting::with(&lease, worker.observer.clock.now_ms());
+    match worker.perhaps_giving_up(lease.hand_over(to)).await {
+        None => worker.note(&format!("no longer waits for {id} to be handed over")),
+        Some(Ok(())) => {
+            worker.note(&format!("has handed {id} over to {to}"));
+            worker.observer.parted(&worker.process, &parting, true);
+        }
+        Some(Err((back, error))) => {
+            worker.note(&format!("keeps {id}: {}", error.code()));
+            let back = Arc::new(back);
+            worker.observer.kept(worker.belief(&back));
+            let since = worker.observer.clock.now_ms();
+            if let Err(loss) = back.run(worker.sleep(worker.dice.millis(1, 1_000))).await {
+                told(worker, &back, &loss, since);
+            }
+            let Some(back) = Arc::into_inner(back) else { return };
+            release(worker, back).await;
+        }
+    }
 }
 
 async fn release(worker: &Worker, lease: Lease) {

@@ -13,6 +13,7 @@
 //! cargo run --release -p tenure-sim -- --flaw CountsFromReply --seeds 0..100
 //! ```
 
+mod asking;
 pub mod belief;
 pub mod chaos;
 pub mod clock;

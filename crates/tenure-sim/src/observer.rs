@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure::lease::Loss;
+use tenure::lease::{Lease, Loss};
 use tokio::sync::Notify;
 
 use crate::belief::{Belief, Parting, Seen};
 use crate::clock::TrueClock;
 use crate::gated;
 use crate::history::{Guarantee, History, Verdict, Violation};
-use crate::invariants::attended::Unattended;
+use crate::invariants::asking::Asked;
+use crate::invariants::attended::{Unattended, request};
 use crate::invariants::exclusive::{self, Believer};
 use crate::invariants::fence::Written;
 use crate::invariants::line::{self, Lines};
@@ -19,7 +20,7 @@ use crate::invariants::loss::Went;
 use crate::invariants::patience::{self, Expiry};
 use crate::invariants::reaping::Reaped;
 use crate::invariants::tokens::Tokens;
-use crate::invariants::{deadline, loss};
+use crate::invariants::{deadline, gate, loss};
 use crate::process::Process;
 use crate::server::Request;
 use crate::truth::Truth;
@@ -65,6 +66,9 @@ pub(crate) struct Known {
     beliefs: Vec<Belief>,
     unattended: Unattended,
     pub(crate) tokens: Tokens,
+    pub(crate) asked: Asked,
+    /// Who asks for a hand-over of what.
+    pub(crate) asking: BTreeSet<(String, String)>,
     count: u64,
     /// Tenures that were believed in, for the summary.
     pub(crate) granted: u64,
@@ -139,6 +143,28 @@ impl Observer {
         belief.first = (belief.look)().and_then(|seen| seen.loss);
         self.known().beliefs.push(belief);
         self.step();
+    }
+
+    /// A loop of a gate starts. Those of an earlier term have ended by then, unless their process could not
+    /// know: it stands still, or somebody else ended its tenure.
+    pub(crate) fn loop_starts(&self, key: &(String, u64)) {
+        let now = self.clock.now_ms();
+        let mut known = self.known();
+        let (id, token) = key;
+        let earlier = known.loops.range((id.clone(), 0)..key.clone());
+        let earlier = earlier.filter(|(_, running)| **running > 0);
+        let wrong = earlier.map(|((_, token), _)| *token).find_map(|earlier| {
+            let tenure = known.truth.tenure(id, earlier)?;
+            let process = known.processes.get(&tenure.owner)?;
+            let excused = deadline::is_excused(&known.truth, id, earlier)
+                || process.is_dead()
+                || process.is_frozen()
+                || process.health(now).fault_at >= now;
+            (!excused).then(|| gate::beside(id, *token, earlier, &process.who))
+        });
+        *known.loops.entry(key.clone()).or_default() += 1;
+        drop(known);
+        self.judge(wrong.unwrap_or(Ok(())));
     }
 
     /// A process is about to revoke this.
@@ -289,6 +315,18 @@ impl Observer {
 }
 
 impl Observer {
+    /// A holder takes up what it was asked for.
+    pub(crate) fn taken_up(&self, lease: &Lease, by: &str) {
+        let mut known = self.known();
+        // Nobody stands behind what the network repeats after it was withdrawn.
+        let verdict = match known.unattended.is_stray(&request(&lease.lease_key())) {
+            true => Ok(()),
+            false => known.asked.taken_up(lease.id(), lease.token(), by),
+        };
+        drop(known);
+        self.judge(verdict);
+    }
+
     /// A request was applied that came a second time, or long after it was sent.
     pub fn strayed(&self, request: &Request) {
         if let Request::Commit(commit) = request {

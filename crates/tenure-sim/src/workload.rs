@@ -9,6 +9,7 @@ use tenure::clock::Clock;
 use tenure::lease::{Coordinator, Lease, Scope, Terms};
 use tenure::{Error, Result};
 
+use crate::asking;
 use crate::belief::{self, Belief};
 use crate::dice::Dice;
 use crate::holding;
@@ -64,7 +65,7 @@ impl Worker {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn any_scope(&self) -> Scope {
+    pub(crate) fn any_scope(&self) -> Scope {
         scope(self.dice.below(self.plan.scopes))
     }
 
@@ -87,6 +88,7 @@ impl Worker {
             }
             match self.dice.below(20) {
                 0 => self.revoke().await,
+                2 if !self.plan.single => asking::ask(&self).await,
                 1 => self.look().await,
                 _ => self.compete(self.any_scope()).await,
             }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::lease::{LEASE, LeaseRecord, WAITER};
+use tenure::lease::{HAND_OVER, LEASE, LeaseRecord, WAITER};
 use tenure::store::{Commit, Write};
 
 use crate::clock::TrueClock;
@@ -66,9 +66,15 @@ fn nonce(write: &Write) -> Option<String> {
     let Write::Put(put) = write else { return None };
     match put.key.kind.as_str() {
         WAITER => put.key.id.rsplit_once('#').map(|(_, nonce)| nonce.to_owned()),
+        HAND_OVER => Some(request(&put.key.id)),
         LEASE => serde_json::from_slice::<LeaseRecord>(&put.payload).ok().map(|lease| lease.nonce),
         _ => None,
     }
+}
+
+/// What a request to hand over is known by: its id is the nonce of the lease it is for.
+pub fn request(id: &str) -> String {
+    format!("{HAND_OVER} {id}")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The guarantees, each as a few pure functions over what is true and what is believed.
 
+pub mod asking;
 pub mod attended;
 pub mod deadline;
 pub mod early;

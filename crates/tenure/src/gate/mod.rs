@@ -185,8 +185,8 @@ impl Gate {
     /// Dropping this future drops the loops; the lease is let go once they are gone.
     ///
     /// # Errors
-    /// What makes waiting pointless: an invalid request, a store that cannot hold leases or refuses
-    /// this program. An unreachable store is waited for. Also if a loop did not stop in time at
+    /// What makes waiting pointless: an invalid request, a store that cannot hold leases, refuses
+    /// this program or was closed. An unreachable store is waited for. Also if a loop did not stop in time at
     /// shutdown, however the term ended; its lease, if it still has it, is then kept until the process
     /// ends, since the work may still be going on.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<()> {
@@ -263,6 +263,7 @@ impl Gate {
         self.metrics.holding.set(1);
         let state = if lease.is_some() { GateState::Holding } else { GateState::Ungated };
         self.set(state, lease.as_deref());
+        let held = lease.clone();
         let mut running = Running::start(&self.coordinator, lease, &self.work, self.home.clone());
         let mut end = tokio::select! {
             biased;
@@ -272,9 +273,18 @@ impl Gate {
         self.tell(&end);
         self.flawed(&mut running).await;
         let mut stopped = match &end {
-            End::Lost(loss) => running.stop(after_loss(loss, &self.terms, &self.coordinator)).await,
-            End::Shutdown | End::Asked(_) | End::Ended(_) => running.stop(self.patience.stop).await,
+            End::Lost(loss) => running.stop(self.after_loss(loss, held.as_deref())).await,
+            End::Shutdown | End::Asked(_) | End::Ended(_) => tokio::select! {
+                biased;
+                stopped = running.stop(self.patience.stop) => stopped,
+                // Then there is no more patience than there would have been otherwise.
+                loss = lost(held.as_deref()) => {
+                    self.status.send_modify(|status| status.last_loss = Some(loss.clone()));
+                    running.stop(self.after_loss(&loss, held.as_deref())).await
+                }
+            },
         };
+        drop(held);
         let successor = match &end {
             End::Asked(request) => Some(request.to.clone()),
             _ => None,
@@ -325,6 +335,19 @@ impl Gate {
         }
     }
 
+    /// How long loops may take to stop after the lease is gone. One that ran into its deadline has half
+    /// the margin before the store's own, the other half stays for a clock that runs slow; that may be
+    /// over by now, if this process stood still. One that somebody else has already has nothing.
+    fn after_loss(&self, loss: &Loss, lease: Option<&Lease>) -> Duration {
+        match (loss, lease) {
+            (Loss::Expired, Some(lease)) => {
+                let until = lease.valid_until() + crate::lease::margin(lease.ttl()) / 2;
+                until.saturating_sub(self.uptime())
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     fn pause(&self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(16));
         (self.patience.restart_first * factor).min(self.patience.restart_max)
@@ -343,12 +366,10 @@ impl Gate {
     }
 }
 
-/// How long loops may take to stop after the lease is gone. One that ran into its deadline has half
-/// the margin before the store's own, the other half stays for a clock that runs slow; one that
-/// somebody else has already has nothing.
-fn after_loss(loss: &Loss, terms: &Terms, coordinator: &Coordinator) -> Duration {
-    match loss {
-        Loss::Expired => crate::lease::margin(terms.life(coordinator.options())) / 2,
-        _ => Duration::ZERO,
+/// Resolves when the lease is lost; never without one.
+async fn lost(lease: Option<&Lease>) -> Loss {
+    match lease {
+        Some(lease) => lease.lost().await,
+        None => std::future::pending().await,
     }
 }

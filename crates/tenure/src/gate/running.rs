@@ -51,9 +51,11 @@ impl Running {
             // Inside the task, so that a factory that panics is a loop that panicked.
             let (work, name, tell) = (Arc::clone(work), Arc::clone(name), tell.clone());
             let task = async move {
-                let task = async move { work(term).await };
-                let task = AssertUnwindSafe(Abortable::new(task, registration)).catch_unwind();
-                let how = match task.await {
+                // In a block of its own, so that a loop that panics as it is dropped is one, too.
+                let task = async move {
+                    Abortable::new(async move { work(term).await }, registration).await
+                };
+                let how = match AssertUnwindSafe(task).catch_unwind().await {
                     Ok(Ok(())) => "returned",
                     Ok(Err(_)) => "was stopped",
                     Err(_) => "panicked",
@@ -112,7 +114,11 @@ impl Running {
         while self.left > 0 {
             tokio::select! {
                 biased;
-                ended = self.ended.recv() => self.left -= usize::from(ended.is_some()),
+                ended = self.ended.recv() => match ended {
+                    Some(_) => self.left -= 1,
+                    // Whoever ran them is gone, and they with it.
+                    None => self.left = 0,
+                },
                 () = &mut until => return false,
             }
         }

@@ -8,17 +8,24 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::clock::ManualClock;
 use crate::gate::{Gate, GateState, GateStatus, Patience};
 use crate::lease::{Coordinator, Scope, Terms};
+use crate::random::SystemRandom;
+use crate::store::Store;
+use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use crate::store::memory::MemoryStore;
 use crate::{Error, Result};
 
-const LIFE: Duration = Duration::from_millis(300);
+/// So long that no stall of this machine ends it, and so often renewed that it can be waited for.
+const LIFE: Duration = Duration::from_secs(60);
+const RENEWED: Duration = Duration::from_millis(50);
 /// Whatever is bound to happen is waited for this long.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A gate with a loop that blocks its thread until the test lets it go.
 struct Stuck {
+    here: Coordinator,
     there: Coordinator,
     scope: Scope,
     gate: Option<Gate>,
@@ -40,36 +47,45 @@ impl Stuck {
         let (let_go, blocked) = mpsc::channel::<()>();
         let blocked = Arc::new(Mutex::new(blocked));
         let patience = Patience { stop: Duration::from_millis(100), ..Patience::default() };
-        let gate = Gate::new(&here, scope.clone()).terms(Terms::new().ttl(LIFE)).patience(patience);
+        let terms = Terms::new().ttl(LIFE).renew_every(RENEWED);
+        let gate = Gate::new(&here, scope.clone()).terms(terms).patience(patience);
         let gate = gate.work("stuck", move |_term| {
             let blocked = Arc::clone(&blocked);
             async move {
                 let _ = blocked.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
         });
-        Self { there, scope, gate: Some(gate), _let_go: let_go }
+        Self { here, there, scope, gate: Some(gate), _let_go: let_go }
     }
 
     fn start(&mut self, with: impl FnOnce(Gate) -> Gate) -> Running {
-        let gate = with(self.gate.take().expect("started once"));
+        Running::start(with(self.gate.take().expect("started once")))
+    }
+
+    async fn keeps_its_lease(&self) {
+        let renewed = &self.here.metrics().renewed;
+        let before = renewed.get();
+        let renewing = async {
+            while renewed.get() < before + 2 {
+                tokio::time::sleep(RENEWED).await;
+            }
+        };
+        timeout(BOUND, renewing).await.expect("nobody renews it");
+        let taken = self.there.acquire(&self.scope, &Terms::new()).await;
+        assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
+    }
+}
+
+impl Running {
+    fn start(gate: Gate) -> Self {
         let status = gate.status();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = tokio::spawn(gate.run(async {
             let _ = stopped.await;
         }));
-        Running { run, status, stop }
+        Self { run, status, stop }
     }
 
-    async fn keeps_its_lease(&self) {
-        for _ in 0..4 {
-            tokio::time::sleep(LIFE / 2).await;
-            let taken = self.there.acquire(&self.scope, &Terms::new()).await;
-            assert!(matches!(taken, Err(Error::Held { .. })), "{taken:?}");
-        }
-    }
-}
-
-impl Running {
     async fn until(&mut self, state: GateState) {
         let reached = self.status.wait_for(|status| status.state == state);
         timeout(BOUND, reached).await.unwrap_or_else(|_| panic!("never {state}")).unwrap();
@@ -131,5 +147,96 @@ async fn a_gate_that_was_dropped_is_waited_for_by_whoever_settles() {
     run.abort();
     assert!(run.await.is_err());
     timeout(BOUND, here.settle()).await.expect("it comes to an end");
+    assert_eq!(here.holder(&scope).await.unwrap(), None);
+}
+
+/// A gate with a loop that does not stop when it is told to, on a store that fails as planned.
+struct Deaf {
+    running: Running,
+    plan: Arc<FaultPlan>,
+    clock: ManualClock,
+    /// Closed once the loop has been dropped.
+    dropped: oneshot::Sender<()>,
+}
+
+impl Deaf {
+    async fn start() -> Self {
+        let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+        let inner = Arc::new(MemoryStore::new());
+        let store = Store::new(Faulty::new(inner, Arc::clone(&plan), Arc::new(clock.clone())));
+        let store = store.with_clock(Arc::new(clock.clone()), SystemRandom::shared());
+        let here = Coordinator::builder(store).name("here").start().unwrap();
+        let (dropped, works) = oneshot::channel::<()>();
+        let works = Mutex::new(Some(works));
+        let patience = Patience { stop: Duration::from_secs(3600), ..Patience::default() };
+        let gate = Gate::new(&here, "deaf/loop".parse().unwrap())
+            .terms(Terms::new().ttl(Duration::from_secs(30)))
+            .patience(patience)
+            .work("deaf", move |_term| {
+                let works = works.lock().unwrap_or_else(PoisonError::into_inner).take();
+                async move {
+                    let _works = works;
+                    std::future::pending::<()>().await;
+                }
+            });
+        let mut running = Running::start(gate);
+        running.until(GateState::Holding).await;
+        Self { running, plan, clock, dropped }
+    }
+
+    async fn drops_its_loop(mut self) {
+        let dropped = timeout(BOUND, self.dropped.closed()).await;
+        assert!(dropped.is_ok(), "it goes on though others may have the lease");
+        self.running.run.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn loops_that_lose_their_lease_while_they_are_being_stopped_are_dropped_in_time() {
+    let mut deaf = Deaf::start().await;
+    // The store is gone, and a shutdown begins.
+    deaf.plan.next(Operation::Touch, Fault::CrashBefore);
+    let (stop, _) = oneshot::channel();
+    drop(std::mem::replace(&mut deaf.running.stop, stop));
+    deaf.running.until(GateState::Stopping).await;
+    let mut left = Duration::from_secs(30);
+    while !left.is_zero() && !deaf.dropped.is_closed() {
+        let step = Duration::from_millis(100);
+        deaf.clock.advance(step);
+        left -= step;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    deaf.drops_its_loop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn loops_of_a_process_that_stood_still_until_its_lease_was_over_are_dropped_at_once() {
+    let deaf = Deaf::start().await;
+    deaf.clock.advance(Duration::from_secs(60));
+    deaf.drops_its_loop().await;
+}
+
+/// Panics as it goes.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_loop_that_panics_as_it_drops_its_loop_has_ended() {
+    let here = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+    let scope: Scope = "bomb/loop".parse().unwrap();
+    let patience = Patience { stop: Duration::from_millis(50), ..Patience::default() };
+    let gate = Gate::new(&here, scope.clone()).patience(patience).work("deaf", |_term| async {
+        let _bomb = Bomb;
+        std::future::pending::<()>().await;
+    });
+    let mut running = Running::start(gate);
+    running.until(GateState::Holding).await;
+    drop(running.stop);
+    timeout(BOUND, running.run).await.expect("the shutdown has an end").unwrap().unwrap();
     assert_eq!(here.holder(&scope).await.unwrap(), None);
 }

@@ -81,7 +81,18 @@ async fn bounded(
     patience: Patience,
     mut waiting: BoxFuture<'_, Result<Vec<Arc<Held>>>>,
 ) -> Result<Vec<Arc<Held>>> {
-    if let Some(answer) = patience.wait(agent, waiting.as_mut()).await {
+    let answered = {
+        // A store that cannot be reached is waited for; one that was closed stays so.
+        let waiting = std::pin::pin!(async {
+            tokio::select! {
+                biased;
+                answer = waiting.as_mut() => answer,
+                closed = agent.store.closed() => Err(closed),
+            }
+        });
+        patience.wait(agent, waiting).await
+    };
+    if let Some(answer) = answered {
         return answer;
     }
     // Out of the line first: what was handed to it meanwhile is let go, so that others can have it.
@@ -116,26 +127,37 @@ async fn wait(
     loop {
         match tried {
             Ok(Tried::Held(held) | Tried::Resumed(held)) => return Ok(held),
-            Ok(Tried::Blocked | Tried::Gone | Tried::Idle) => break,
+            Ok(Tried::Blocked | Tried::Gone | Tried::Idle) => {
+                if let Some(held) = queue_up(agent, claim, terms).await? {
+                    return Ok(held);
+                }
+            }
             Err(error) => pause(agent, error).await?,
         }
         tried = try_once(agent, claim, terms, None).await;
     }
-    queue_up(agent, claim, terms).await
 }
 
-/// Takes places in line until one of them leads to the lease.
-async fn queue_up(agent: &Arc<Agent>, claim: &dyn Claim, terms: &Terms) -> Result<Vec<Arc<Held>>> {
+/// Takes places in line until one of them leads to the lease. `None` if nobody would be called there,
+/// because the store cannot be watched.
+async fn queue_up(
+    agent: &Arc<Agent>,
+    claim: &dyn Claim,
+    terms: &Terms,
+) -> Result<Option<Vec<Arc<Held>>>> {
     loop {
-        let ticket = match Ticket::join(agent, claim, terms).await {
-            Ok(ticket) => ticket,
+        match Ticket::join(agent, claim, terms).await {
+            Ok(ticket) => {
+                if let Some(held) = in_line(agent, claim, terms, ticket).await? {
+                    return Ok(Some(held));
+                }
+            }
             Err(error) => {
                 pause(agent, error).await?;
-                continue;
+                if !agent.are_lines_open() {
+                    return Ok(None);
+                }
             }
-        };
-        if let Some(held) = in_line(agent, claim, terms, ticket).await? {
-            return Ok(held);
         }
     }
 }

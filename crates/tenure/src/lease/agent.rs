@@ -210,7 +210,8 @@ impl Agent {
     /// Resolves once news arrives, so that a line can be joined without missing any.
     ///
     /// # Errors
-    /// If the store refuses to tell any: waiting would be in vain.
+    /// If the store refuses to tell any: waiting would be in vain. Or if it cannot for so long that it is
+    /// time to look without being told.
     pub(crate) async fn lines_open(self: &Arc<Self>) -> Result<()> {
         let mut has_waited = false;
         loop {
@@ -231,9 +232,19 @@ impl Agent {
             if start {
                 self.spawn(usher::run(Arc::downgrade(self)));
             }
-            opened.await;
-            has_waited = true;
+            tokio::select! {
+                biased;
+                () = opened => has_waited = true,
+                () = self.clock.sleep(self.options.recheck_every) => {
+                    return Err(Error::unavailable(self.backend(), "it cannot be watched"));
+                }
+            }
         }
+    }
+
+    /// Whether news arrives.
+    pub(crate) fn are_lines_open(&self) -> bool {
+        self.lines().open
     }
 
     pub(crate) fn open_lines(&self) {

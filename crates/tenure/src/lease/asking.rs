@@ -16,16 +16,19 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::Agent;
 use super::claim::read;
+use super::handing::{no_hand_over, waits_not};
 use super::record::{HAND_OVER, decode, encode, tagged};
-use super::release::{find_waiter, no_hand_over, waits_not};
 use super::shared::can_be_handed_over;
 use super::slots::passing_on;
+use super::waiters::{find_waiter, waiters};
 use super::{Coordinator, Lease, LeaseEvent, LeaseInfo, Scope, Slots, lease_key};
 use crate::store::{Capability, Commit, Expect, Put, Store, Watch, WatchRequest};
 use crate::{Error, Key, Object, Result};
 
 /// After a store that did not answer, or a successor that does not wait any more, it is looked again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Others may ask at the same moment.
+const ATTEMPTS: u32 = 3;
 /// A request outlives the wait of whoever asks by this, and goes by itself if nobody withdraws it.
 const SLACK: Duration = Duration::from_secs(5);
 
@@ -110,7 +113,7 @@ impl Lease {
             return Ok(Some(request));
         }
         let waiter = find_waiter(agent, self.line(), &record.to).await?;
-        if waiter.is_none_or(|(.., waiter)| waiter.no_hand_over) {
+        if waiter.is_none_or(|waiter| waiter.record.no_hand_over) {
             return Ok(None);
         }
         record.taken_up = true;
@@ -171,6 +174,14 @@ struct Wish<'a> {
     wait: Duration,
 }
 
+/// A request that was left.
+struct Request {
+    key: Key,
+    revision: u64,
+    /// Nobody but us can have removed it before this instant.
+    stands_until: Duration,
+}
+
 impl Wish<'_> {
     async fn ask(&self, coordinator: &Coordinator) -> Result<LeaseInfo> {
         let agent = coordinator.agent();
@@ -187,57 +198,73 @@ impl Wish<'_> {
         }
         can_be_handed_over(&self.key.id)?;
         passing_on(agent, self.line, &self.key.id).await?;
-        let to = self.successor(coordinator).await?;
-        let request = Key::new(HAND_OVER, tagged(&self.key.id, &holder.nonce));
-        let revision = self.leave(agent, &request, &to).await?;
+        let to = self.successor(agent).await?;
+        let request = self.leave(agent, &holder, &to).await?;
         tracing::info!(lease = %self.key.id, holder = %holder.holder, to, "asked to hand over");
         tokio::select! {
             biased;
             became = self.becomes(coordinator, &holder, &to) => became,
-            () = deadline => self.give_up(agent, &holder, &request, revision, &to).await,
+            () = deadline => self.give_up(agent, &holder, &request, &to).await,
         }
     }
 
     /// Who is to have it, by name and start.
-    async fn successor(&self, coordinator: &Coordinator) -> Result<String> {
-        let agent = coordinator.agent();
+    async fn successor(&self, agent: &Agent) -> Result<String> {
         if let Some(to) = self.to {
-            let (_, _, record) =
-                find_waiter(agent, self.line, to).await?.ok_or_else(|| waits_not(to, self.line))?;
-            if record.no_hand_over {
+            let waiter = find_waiter(agent, self.line, to).await?;
+            let waiter = waiter.ok_or_else(|| waits_not(to, self.line))?;
+            if waiter.record.no_hand_over {
                 return Err(no_hand_over(to));
             }
-            return Ok(format!("{}#{}", record.holder, record.start));
+            return Ok(waiter.owner.to_string());
         }
-        for waiter in coordinator.waiters(self.line).await? {
-            let owner = waiter.owner.to_string();
-            let found = find_waiter(agent, self.line, &owner).await?;
-            if found.is_some_and(|(.., record)| !record.no_hand_over) {
-                return Ok(owner);
-            }
-        }
-        let reason = "nobody waits who could have it; to end the tenure all the same, revoke it";
-        Err(Error::invalid(format!("hand-over of {}", self.key.id), reason))
+        let mut line = waiters(agent, self.line).await?.into_iter();
+        let first = line.find(|waiter| !waiter.record.no_hand_over);
+        first.map(|waiter| waiter.owner.to_string()).ok_or_else(|| {
+            let reason =
+                "nobody waits who could have it; to end the tenure all the same, revoke it";
+            Error::invalid(format!("hand-over of {}", self.key.id), reason)
+        })
     }
 
     /// Leaves the request for the holder. One that somebody else has left stands until it is over.
-    async fn leave(&self, agent: &Agent, request: &Key, to: &str) -> Result<u64> {
-        let before = agent.store.get(request).await?;
-        if let Some(object) = &before {
-            let record: RequestRecord = decode(object, agent.backend())?;
-            let ours = record.by == agent.owner.to_string();
-            if record.taken_up || !ours {
-                let reason =
-                    format!("{} has asked for it, and it goes to {}", record.by, record.to);
-                return Err(Error::invalid(format!("hand-over of {}", self.key.id), reason));
+    async fn leave(&self, agent: &Agent, holder: &LeaseInfo, to: &str) -> Result<Request> {
+        let key = Key::new(HAND_OVER, tagged(&self.key.id, &holder.nonce));
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let before = agent.store.get(&key).await?;
+            if let Some(object) = &before {
+                self.may_replace(agent, object)?;
+            }
+            let expect = before.map_or(Expect::Absent, |object| Expect::Revision(object.revision));
+            let by = agent.owner.to_string();
+            let record = RequestRecord { to: to.into(), by, taken_up: false };
+            let life = self.wait.saturating_add(SLACK);
+            let put = Put::new(key.clone(), encode(&record)).expect(expect).ttl(life);
+            // Halfway, so that no clock is so wrong that the request is over and its wait is not.
+            let stands_until =
+                agent.clock.uptime().saturating_add(self.wait).saturating_add(SLACK / 2);
+            match agent.store.commit(Commit::from(put)).await {
+                Ok(committed) => {
+                    let revision = committed.first_put().map_or(0, |put| put.revision);
+                    return Ok(Request { key, revision, stands_until });
+                }
+                // Somebody was quicker: the next look tells who.
+                Err(error) if error.is_conflict() || error.is_not_found() => last = Some(error),
+                Err(error) => return Err(error),
             }
         }
-        let expect = before.map_or(Expect::Absent, |object| Expect::Revision(object.revision));
-        let record = RequestRecord { to: to.into(), by: agent.owner.to_string(), taken_up: false };
-        let life = self.wait.saturating_add(SLACK);
-        let put = Put::new(request.clone(), encode(&record)).expect(expect).ttl(life);
-        let committed = agent.store.commit(Commit::from(put)).await?;
-        Ok(committed.first_put().map_or(0, |put| put.revision))
+        Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker")))
+    }
+
+    /// Whether the request that is there is ours to replace.
+    fn may_replace(&self, agent: &Agent, object: &Object) -> Result<()> {
+        let record: RequestRecord = decode(object, agent.backend())?;
+        if !record.taken_up && record.by == agent.owner.to_string() {
+            return Ok(());
+        }
+        let reason = format!("{} has asked for it, and it goes to {}", record.by, record.to);
+        Err(Error::invalid(format!("hand-over of {}", self.key.id), reason))
     }
 
     /// Waits until somebody else holds it.
@@ -288,11 +315,10 @@ impl Wish<'_> {
         &self,
         agent: &Arc<Agent>,
         holder: &LeaseInfo,
-        request: &Key,
-        revision: u64,
+        request: &Request,
         to: &str,
     ) -> Result<LeaseInfo> {
-        if !self.withdraw(agent, request, revision).await.map_err(|error| stands(agent, error))? {
+        if !withdraw(agent, request).await.map_err(|error| stands(agent, error))? {
             let told = format!("{} stops its work to hand over, and is not done", holder.holder);
             return Err(Error::unknown(agent.backend(), told));
         }
@@ -307,23 +333,30 @@ impl Wish<'_> {
         })
     }
 
-    /// Whether the request was taken back; not if the holder has taken it up.
-    async fn withdraw(&self, agent: &Agent, request: &Key, revision: u64) -> Result<bool> {
-        let withdrawal = Commit::new().delete(request.clone(), Expect::Revision(revision));
-        match agent.store.commit(withdrawal).await {
-            // Gone is what has expired, and so was not taken up either.
-            Ok(_) | Err(Error::NotFound { .. }) => Ok(true),
-            Err(error) if error.is_conflict() => {
-                let now = agent.store.get(request).await?;
-                let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
-                Ok(!now.transpose()?.is_some_and(|now| now.taken_up))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     fn lost(&self, token: u64, current: Option<u64>) -> Error {
         Error::Lost { key: self.key.clone(), token, current }
+    }
+}
+
+/// Whether the request was taken back; not if the holder has taken it up.
+async fn withdraw(agent: &Agent, request: &Request) -> Result<bool> {
+    let Request { key, revision, stands_until } = request;
+    let withdrawal = Commit::new().delete(key.clone(), Expect::Revision(*revision));
+    match agent.store.commit(withdrawal).await {
+        Ok(_) => Ok(true),
+        // It cannot have expired yet, so it was not taken up either.
+        Err(Error::NotFound { .. }) if agent.clock.uptime() < *stands_until => Ok(true),
+        Err(Error::NotFound { .. }) => {
+            let told = "the request is over and may have been taken up before; look who holds it";
+            Err(Error::unknown(agent.backend(), told))
+        }
+        Err(error) if error.is_conflict() => {
+            // Changed by the holder, or by another request of ours.
+            let now = agent.store.get(key).await?;
+            let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
+            Ok(now.transpose()?.is_some_and(|now| !now.taken_up))
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -245,3 +245,22 @@ async fn a_slot_goes_to_somebody_who_waits_for_any() {
     assert_eq!(asking.await.unwrap().unwrap().holder, *next.owner());
     waits.await.unwrap().unwrap().into_lease().release().await.unwrap();
 }
+
+#[tokio::test]
+async fn whoever_slept_through_its_wait_is_not_told_that_nothing_was_done() {
+    let clock = ManualClock::new();
+    let shared: Arc<ManualClock> = Arc::new(clock.clone());
+    let store = MemoryStore::with_clock(Arc::clone(&shared) as _).into_store();
+    let store = store.with_clock(shared, crate::random::SystemRandom::shared());
+    let scope: Scope = "a/slept".parse().unwrap();
+    let lease = named(&store, "holder").acquire(&scope, &terms()).await.unwrap();
+    let waits = waiter(&store, "next", &scope).await;
+    let asking = ask(&store, &scope, None, SHORT);
+    let request = lease.asked_to_hand_over().await;
+    // It was taken up. When whoever asks goes on, its request is over as well.
+    clock.advance(LONG / 4);
+    let told = asking.await.unwrap().unwrap_err();
+    assert!(told.is_unknown(), "{told:?}");
+    lease.hand_over(&request.to).await.map_err(|(_, error)| error).unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+}

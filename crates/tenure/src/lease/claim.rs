@@ -142,8 +142,8 @@ pub(crate) async fn granted(
     nonce: &str,
 ) -> Result<Option<LeaseInfo>> {
     for object in agent.store.list_all(among).await? {
-        let info = LeaseInfo::read(&object, agent.backend())?;
-        if *info.nonce == *nonce {
+        let info = LeaseInfo::listed(&object, agent.backend());
+        if let Some(info) = info.filter(|info| *info.nonce == *nonce) {
             return Ok(Some(info));
         }
     }

@@ -6,10 +6,7 @@ use std::time::Duration;
 use super::agent::Agent;
 use super::claim::{Claim as _, Whole, read};
 use super::home::{OwnThread, Spawn};
-use super::record::{
-    LEASE, LeaseInfo, LeaseRecord, WAITER, WaiterInfo, WaiterRecord, decode, encode, lease_key,
-    untagged,
-};
+use super::record::{LEASE, LeaseInfo, LeaseRecord, WaiterInfo, encode, lease_key};
 use super::{
     Lease, LeaseMetrics, Metadata, Namespace, Options, Owner, ReapHook, Scope, Terms, acquire,
     reap, release, renewal,
@@ -199,26 +196,6 @@ impl Coordinator {
     pub async fn status(&self, scope: &Scope) -> Result<Status> {
         let holder = self.holder(scope).await?;
         Ok(Status { holder, waiters: self.waiters(scope.as_str()).await? })
-    }
-
-    /// The line of this name, first come first.
-    pub(crate) async fn waiters(&self, line: &str) -> Result<Vec<WaiterInfo>> {
-        let query = Query::new(WAITER).prefix(format!("{line}#"));
-        let mut waiters = Vec::new();
-        for object in self.agent.store.list_all(&query).await? {
-            let Some((name, nonce)) = untagged(&object.key.id) else { continue };
-            if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
-                continue;
-            }
-            let Ok(record) = decode::<WaiterRecord>(&object, self.agent.backend()) else {
-                continue;
-            };
-            let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
-            let (place, since_ms) = (object.created_revision, record.since_ms);
-            waiters.push(WaiterInfo { owner, place, since_ms });
-        }
-        waiters.sort_by_key(|waiter| waiter.place);
-        Ok(waiters)
     }
 
     /// Every lease held in a namespace, in order of its id; also in those below it if asked.

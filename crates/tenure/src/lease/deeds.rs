@@ -14,7 +14,7 @@ use super::metrics::EndLabels;
 use super::release::{self, Outcome};
 use super::terms::check_life;
 use super::timing::attempt_timeout;
-use super::{Coordinator, LeaseInfo, Loss, Metadata};
+use super::{Coordinator, LeaseInfo, Loss, Metadata, handing};
 use crate::store::{Touch, Touched};
 use crate::{Error, Result};
 
@@ -73,17 +73,17 @@ impl Coordinator {
         let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
         // Before the line is looked at: for what is lost, nobody need be in it.
         present(agent, deed).await?;
-        let (commit, to) = release::compose_hand_over(agent, &held, &deed.line, successor).await?;
-        let passed_on = release::pass_on(agent, &held, commit).await;
+        let composed = handing::compose(agent, &held, &deed.line, successor).await?;
+        let passed_on = handing::pass_on(agent, &held, &deed.line, successor, composed).await;
         match &passed_on {
-            Ok(()) => ended(agent, deed, &Loss::HandedOver { to }),
+            Ok(to) => ended(agent, deed, &Loss::HandedOver { to: to.clone() }),
             Err(error) if error.is_unknown() => {
                 let doubt = Some(error.clone());
                 let _ = release::try_release(agent, &[held], Outcome::Plain, doubt).await;
             }
             Err(_) => {}
         }
-        passed_on
+        passed_on.map(drop)
     }
 
     /// Tells everybody something else about the holder, and starts the lease's life anew. If the

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::agent::Agent;
 use super::held::Held;
 use super::release::{self, Outcome};
-use super::{Deed, Loss, Metadata, Owner, Witness, heartbeat, renewal};
+use super::{Deed, Loss, Metadata, Owner, Witness, handing, heartbeat, renewal};
 use crate::store::Fence;
 use crate::{Error, Result};
 
@@ -212,7 +212,7 @@ impl Lease {
     /// With [`Error::Invalid`] if no such waiter is in line. The handle comes back then, still held.
     /// If the outcome stays [`Error::Unknown`], the lease is let go: it may be passed on at any moment.
     pub async fn hand_over(self, successor: &str) -> std::result::Result<(), (Self, Error)> {
-        match release::hand_over(&self.agent, &self.held, &self.line, successor).await {
+        match handing::hand_over(&self.agent, &self.held, &self.line, successor).await {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }

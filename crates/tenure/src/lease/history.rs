@@ -150,8 +150,8 @@ impl Coordinator {
             };
             match read {
                 Err(Error::Compacted { oldest, .. }) => {
-                    (after, past.open) = (after.max(oldest), None);
-                    past.ended.clear();
+                    after = after.max(oldest);
+                    *past = Past::new(scope, past.most);
                 }
                 read => return read.map(|()| after),
             }

@@ -1,13 +1,15 @@
 //! What a holder is told and what it asks of its store, with a store that answers as planned.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::poll;
 use tokio::task::JoinHandle;
 
 use super::{
-    Coordinator, Hooks, LEASE, Lease, LeaseEvent, Loss, REMAINS, Scope, Terms, WAITER, renewal,
+    Coordinator, Draft, Hooks, LEASE, Lease, LeaseEvent, Loss, REMAINS, Scope, Subject, Terms,
+    WAITER, renewal,
 };
 use crate::clock::{Clock as _, ManualClock, SharedClock, SystemClock};
 use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
@@ -274,4 +276,55 @@ async fn what_is_no_record_hides_no_lease_and_ends_no_watch() {
     let told = coordinator.acquire(&"a/a".parse().unwrap(), &Terms::new()).await.unwrap_err();
     assert!(matches!(told, Error::Corrupt { .. }), "{told}");
     lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_renews_what_is_lost_is_told_so_whatever_failed_before() {
+    let store = MemoryStore::new().into_store();
+    let (holder, plan, _) = faulty(&store, "holder");
+    let scope = "a/told".parse().unwrap();
+    let lease = holder.acquire(&scope, &Terms::new().ttl(60 * SECOND)).await.unwrap();
+    plan.next(Operation::Touch, Fault::CrashBefore);
+    let failed = lease.renew().await.unwrap_err();
+    assert!(matches!(failed, Error::Unavailable { .. }), "{failed:?}");
+    lease.held().state().valid_until = Duration::ZERO;
+    let lost = lease.renew().await.unwrap_err();
+    assert!(matches!(lost, Error::Lost { .. }), "{lost:?}");
+}
+
+/// Panics once, and has nothing to add after that.
+#[derive(Default)]
+struct PanicsOnce(AtomicBool);
+
+#[async_trait::async_trait]
+impl Hooks for PanicsOnce {
+    async fn will_heartbeat(&self, _: Subject<'_>, _: &mut Draft<'_>) -> Result<()> {
+        assert!(self.0.swap(true, Ordering::AcqRel), "on purpose");
+        Ok(())
+    }
+
+    fn hears_heartbeats(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_costs_one_attempt_and_no_other_lease() {
+    let coordinator = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+    let often = Terms::new().ttl(60 * SECOND).renew_every(Duration::from_millis(20));
+    let hook = Arc::new(PanicsOnce::default());
+    let hooked = often.clone().hooks(Arc::clone(&hook) as _);
+    let hooked = coordinator.acquire(&"a/hooked".parse().unwrap(), &hooked).await.unwrap();
+    let plain = coordinator.acquire(&"a/plain".parse().unwrap(), &often).await.unwrap();
+    let until = [hooked.valid_until(), plain.valid_until()];
+    let renewed = async {
+        while hooked.valid_until() == until[0] || plain.valid_until() == until[1] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let since = plain.valid_until();
+        while !hook.0.load(Ordering::Acquire) || plain.valid_until() == since {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(20 * SECOND, renewed).await.expect("nobody renews them any more");
 }

@@ -32,59 +32,84 @@
 //! # }
 //! ```
 
-mod acquire;
-mod agent;
-mod asking;
-#[cfg(test)]
-mod asking_tests;
-mod claim;
-mod coordinator;
-#[cfg(test)]
-mod crowd_tests;
-mod deed;
-mod deeds;
-mod election;
-#[cfg(feature = "flaws")]
-mod flaw;
-mod handle;
-mod heartbeat;
-mod held;
-mod history;
-#[cfg(test)]
-mod holding_tests;
-mod home;
-mod hooks;
-mod keep_alive;
-mod leaving;
-mod line;
-mod lines;
+// What people say and read: what is held by whom, on which terms, and how it is written down.
 mod loss;
 mod metrics;
-mod nonces;
 mod options;
 mod owner;
-mod patience;
-mod reap;
-mod recipe;
 mod record;
-mod release;
-mod renewal;
-mod schedule;
 mod scope;
+mod terms;
+mod timing;
+
+// What a program holds leases through, and what its parts share.
+mod agent;
+mod coordinator;
+mod home;
+mod nonces;
+
+// Acquiring: what is claimed, one try at it, one commit, and waiting for it.
+mod acquire;
+mod claim;
+mod hooks;
+mod patience;
 mod several;
 mod shared;
 mod slots;
 mod take;
-#[cfg(test)]
-mod take_tests;
-mod terms;
-mod ticket;
-mod timing;
 mod trying;
+
+// The line: a place in it, who is called when, and the task that listens.
+mod line;
+mod lines;
+mod ticket;
 mod turn;
 mod usher;
-mod watching;
+mod waiters;
+
+// Holding: what is known of a tenure, its handle, and renewing it in time.
+mod handle;
+mod heartbeat;
+mod held;
+mod renewal;
+mod schedule;
 mod witness;
+
+// Letting go: released, revoked, handed over, also if asked to; and what is left to reap.
+mod asking;
+mod handing;
+mod leaving;
+mod reap;
+mod release;
+
+// Leases of owners who are elsewhere.
+mod deed;
+mod deeds;
+mod keep_alive;
+
+// Seeing who holds, held and leads; and the smallest use of a lease.
+mod election;
+mod history;
+mod recipe;
+mod watching;
+
+#[cfg(feature = "flaws")]
+mod flaw;
+
+#[cfg(test)]
+mod asking_tests;
+#[cfg(test)]
+mod asleep_tests;
+#[cfg(test)]
+mod blind_tests;
+#[cfg(test)]
+mod crowd_tests;
+#[cfg(test)]
+mod handing_tests;
+#[cfg(test)]
+mod holding_tests;
+#[cfg(test)]
+mod take_tests;
 
 pub use asking::HandOverRequest;
 pub use coordinator::{Builder, Coordinator, Status};

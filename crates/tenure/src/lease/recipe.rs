@@ -123,9 +123,9 @@ impl ReconcilerLease {
             },
             // Ours if this very nonce is in it. Our name is not enough: what we acquired earlier may
             // still be there, and ends earlier.
-            Err(error) if error.is_unknown() => match self.present().await? {
-                Some((object, present)) if present.nonce == record.nonce => {
-                    Some(WriteResult::from(&object))
+            Err(error) if error.is_unknown() => match self.present().await {
+                Ok(Some((object, present))) if present.nonce == record.nonce => {
+                    return self.found_again(&object, error).await;
                 }
                 _ => return Err(error),
             },
@@ -135,6 +135,14 @@ impl ReconcilerLease {
         let result =
             result.ok_or_else(|| Error::unknown(backend, "no word of what was written"))?;
         Ok(self.guard(result, sent))
+    }
+
+    /// The acquisition whose answer was lost. Whoever finds its nonce knows that it holds, not for how
+    /// long: its life is started anew, and counts from there.
+    async fn found_again(&self, object: &Object, doubt: Error) -> Result<LeaseGuard> {
+        let mut guard = self.guard(WriteResult::from(object), Duration::ZERO);
+        guard.renew().await.map_err(|_| doubt)?;
+        Ok(guard)
     }
 
     /// Acquires it if its holder let it expire. For the store that is the same as if nobody held
@@ -244,7 +252,12 @@ impl From<&LeaseGuard> for Fence {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::clock::{ManualClock, SystemClock};
+    use crate::random::SystemRandom;
+    use crate::store::faulty::{Fault, FaultPlan, Faulty, Operation};
     use crate::store::memory::MemoryStore;
 
     #[tokio::test]
@@ -272,5 +285,37 @@ mod tests {
             matches!(&held, Error::Held { holder: Some(who), .. } if who == "gateway-1#1"),
             "{held}"
         );
+    }
+
+    #[tokio::test]
+    async fn what_was_found_again_counts_on_no_life_that_is_over() {
+        let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+        let inner = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
+        let faulty = Faulty::new(inner, Arc::clone(&plan), Arc::new(clock.clone()));
+        let store = Store::new(faulty).with_clock(SystemClock::shared(), SystemRandom::shared());
+        let lease = ReconcilerLease::new(store.clone(), "gateway-0").unwrap();
+        plan.next(Operation::Commit, Fault::LostReply);
+        plan.next(Operation::Get, Fault::Delay(LEASE_TTL / 2));
+        let mut acquiring = Box::pin(lease.try_acquire());
+        assert!(futures::poll!(&mut acquiring).is_pending(), "it looks whether it has it");
+        // Half of the life is gone, and no clock of ours has counted it.
+        clock.advance(LEASE_TTL / 2);
+        let guard = acquiring.await.unwrap();
+        let before = store.clock().uptime();
+        let object = store.get(&Key::new("reconciler_lease", "singleton")).await.unwrap().unwrap();
+        let (believed, freed) = (guard.valid_until(), before + object.expires_in.unwrap());
+        assert!(believed <= freed, "for {:?} longer than it is granted", believed - freed);
+        guard.release().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_looked_up_stays_unknown() {
+        let (plan, inner) = (FaultPlan::scripted(), Arc::new(MemoryStore::new()));
+        let store = Store::new(Faulty::new(inner, Arc::clone(&plan), SystemClock::shared()));
+        let lease = ReconcilerLease::new(store, "gateway-0").unwrap();
+        plan.next(Operation::Commit, Fault::LostReply);
+        plan.next(Operation::Get, Fault::Error);
+        let told = lease.try_acquire().await.unwrap_err();
+        assert!(told.is_unknown(), "{told:?}: it may have been acquired");
     }
 }

@@ -1,4 +1,4 @@
-//! Letting go: released with a value or an error, revoked by somebody else, or handed over.
+//! Letting go: released with a value or an error, or revoked by somebody else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,10 @@ use super::agent::Agent;
 use super::held::Held;
 use super::hooks::{Draft, Subject, is_worth_asking_again};
 use super::leaving::Leaving;
-use super::record::{
-    LEASE, LeaseInfo, LeaseRecord, REMAINS, REVOKED, RemainsRecord, RevokedRecord, WAITER,
-    WaiterRecord, decode, encode, tagged, untagged,
-};
+use super::record::{LEASE, LeaseRecord, REMAINS, REVOKED, RevokedRecord, decode, encode, tagged};
 use super::renewal::{Found, found};
-use super::shared::can_be_handed_over;
-use super::{Loss, Owner, Scope};
-use crate::store::{Capability, Commit, Expect, Put, Query, Write, Written};
+use super::{Loss, Scope};
+use crate::store::{Commit, Expect, Put};
 use crate::{Error, Key, Result};
 
 /// Attempts to let go while the store cannot be reached.
@@ -251,146 +247,4 @@ pub(crate) async fn revoke(
         Err(Error::Lost { current: None, .. }) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Passes a lease on to a waiter: one commit rewrites the holder and draws a new token, so that
-/// there is neither a gap nor an overlap. The work it guarded must have stopped.
-pub(crate) async fn hand_over(
-    agent: &Arc<Agent>,
-    held: &Arc<Held>,
-    line: &str,
-    successor: &str,
-) -> Result<()> {
-    if let Some(loss) = held.ended(agent.clock.uptime()) {
-        return Err(held.lost(&loss));
-    }
-    let (commit, to) = compose_hand_over(agent, held, line, successor).await?;
-    // From here on, a renewal under way that meets the successor has nothing to tell.
-    let leaving = Leaving::begin(agent, std::slice::from_ref(held), Outcome::Plain);
-    let passed_on = pass_on(agent, held, commit).await;
-    match &passed_on {
-        Ok(()) => agent.end(held, Loss::HandedOver { to }),
-        Err(error) if error.is_unknown() => {
-            // It may still arrive, at any time: nobody can hold what may be passed on behind its back.
-            let doubt = Some(error.clone());
-            let _ = let_go(agent, std::slice::from_ref(held), Outcome::Plain, doubt).await;
-        }
-        Err(_) => {
-            held.stay();
-            agent.renew_at(held, agent.clock.uptime());
-        }
-    }
-    leaving.done();
-    passed_on
-}
-
-/// Sends a hand-over, and finds out how it went if nobody says so. The nonce tells: whoever was to be
-/// the successor may also have acquired it by itself. So does the label of when it was granted: somebody
-/// else may have held the lease in between, and passed it on to the same waiter.
-pub(crate) async fn pass_on(agent: &Agent, held: &Held, commit: Commit) -> Result<()> {
-    let granted = commit.writes.iter().find_map(|write| match write {
-        Write::Put(put) if put.key == held.key => {
-            serde_json::from_slice::<LeaseRecord>(&put.payload).ok()
-        }
-        _ => None,
-    });
-    match agent.store.commit(commit).await {
-        Ok(committed) => {
-            debug_assert!(matches!(committed.writes.first(), Some(Written::Put(_))));
-            Ok(())
-        }
-        Err(error) if error.is_unknown() => {
-            match (super::renewal::present(agent, held).await, granted) {
-                (Ok(Some(info)), Some(granted)) if is_it(&info, &granted) => Ok(()),
-                _ => Err(error),
-            }
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn is_it(info: &LeaseInfo, granted: &LeaseRecord) -> bool {
-    info.nonce == granted.nonce && info.acquired_at_ms == granted.acquired_at_ms
-}
-
-/// The commit that passes a lease on to whoever is called so in this line, and who that is.
-pub(crate) async fn compose_hand_over(
-    agent: &Agent,
-    held: &Held,
-    line: &str,
-    successor: &str,
-) -> Result<(Commit, String)> {
-    if !agent.multi() {
-        let capability = Capability::MultiObjectCommits;
-        return Err(Error::Unsupported { capability, backend: agent.backend() });
-    }
-    can_be_handed_over(&held.key.id)?;
-    let Some((waiter, place, record)) = find_waiter(agent, line, successor).await? else {
-        return Err(waits_not(successor, line));
-    };
-    if record.no_hand_over {
-        return Err(no_hand_over(successor));
-    }
-    let demands = super::slots::passing_on(agent, line, &held.key.id).await?;
-    let nonce = untagged(&waiter.id).map_or("", |(_, nonce)| nonce).to_owned();
-    let lease = LeaseRecord {
-        holder: record.holder.clone(),
-        start: record.start.clone(),
-        nonce: nonce.clone(),
-        acquired_at_ms: agent.clock.wall_ms(),
-        metadata: record.metadata.clone(),
-    };
-    let put = Put::new(held.key.clone(), encode(&lease))
-        .expect(Expect::Token(held.token))
-        .ttl(Duration::from_millis(record.ttl_ms.max(1)))
-        .new_token();
-    let mut commit = demands.put(put).delete(waiter, Expect::Revision(place));
-    if held.reapable {
-        let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
-        commit = commit.delete(remains, Expect::Any);
-    }
-    if record.reapable {
-        let remains = RemainsRecord { lease: held.key.id.clone(), record: lease };
-        let id = tagged(&held.key.id, &nonce);
-        commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
-    }
-    Ok((commit, format!("{}#{}", record.holder, record.start)))
-}
-
-/// Said where nobody of this name is in line.
-pub(crate) fn waits_not(successor: &str, line: &str) -> Error {
-    Error::invalid(
-        format!("successor {successor:?}"),
-        format!("it does not wait for {line}; it has to ask for it with a wait first"),
-    )
-}
-
-/// Said where one that waits can have what it waits for only by itself.
-pub(crate) fn no_hand_over(successor: &str) -> Error {
-    let reason = "it waits for several scopes at once, or to read, or with hooks that only it can \
-                  run; release the lease instead, for the first in line";
-    Error::invalid(format!("successor {successor:?}"), reason)
-}
-
-/// The first in line of this name; one that a hand-over can satisfy if there is any.
-pub(crate) async fn find_waiter(
-    agent: &Agent,
-    line: &str,
-    successor: &str,
-) -> Result<Option<(Key, u64, WaiterRecord)>> {
-    let mut best: Option<(Key, u64, (bool, u64), WaiterRecord)> = None;
-    for object in agent.store.list_all(&Query::new(WAITER).prefix(format!("{line}#"))).await? {
-        let Some((name, nonce)) = untagged(&object.key.id) else { continue };
-        if name != line || nonce.is_empty() || nonce == super::lines::RESIZED {
-            continue;
-        }
-        let Ok(record) = decode::<WaiterRecord>(&object, agent.backend()) else { continue };
-        let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
-        let rank = (record.no_hand_over, object.created_revision);
-        let better = best.as_ref().is_none_or(|(_, _, known, _)| rank < *known);
-        if owner.is_called(successor) && better {
-            best = Some((object.key, object.revision, rank, record));
-        }
-    }
-    Ok(best.map(|(key, revision, _, record)| (key, revision, record)))
 }

@@ -4,9 +4,11 @@
 //! timeout well below that. So a hung store, a lost reply and a restart of the store all look alike
 //! and end in one of two ways: a confirmation in time, or the holder stopping itself in time.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
@@ -22,6 +24,9 @@ use crate::{Error, Key, Result};
 
 /// With nothing to renew the task sleeps until it is woken; this only bounds the arithmetic.
 const FAR: Duration = Duration::from_secs(3600);
+/// Timers stand still while the machine is suspended, lives do not. So the clock is looked at this often
+/// while something is held: whoever wakes up without its lease is told so.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Renews until the agent is gone.
 pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
@@ -32,7 +37,8 @@ pub(crate) async fn run(weak: Weak<Agent>, wake: Arc<Notify>) {
         for batch in batches(&agent, due, now) {
             calls.push(renew(Arc::clone(&agent), batch));
         }
-        let sleep = agent.clock.sleep_until(next.unwrap_or(now + FAR));
+        let until = next.map_or(now + FAR, |next| next.min(now + LOOK));
+        let sleep = agent.clock.sleep_until(until);
         drop(agent);
         tokio::select! {
             biased;
@@ -112,7 +118,10 @@ async fn attempt(
     if let [held] = batch
         && let Some(hooks) = held.hooks.as_ref().filter(|hooks| hooks.hears_heartbeats())
     {
-        return Ok(vec![heartbeat::with_hooks(agent, held, &**hooks).await]);
+        // It is the caller's code, and others are renewed by this task as well.
+        let hooked = AssertUnwindSafe(heartbeat::with_hooks(agent, held, &**hooks));
+        let panicked = |_| Err(Error::unavailable(agent.backend(), "a hook has panicked"));
+        return Ok(vec![hooked.catch_unwind().await.unwrap_or_else(panicked)]);
     }
     let touch = |(held, &revision): (&Arc<Held>, &u64)| Touch {
         key: held.key.clone(),
@@ -251,11 +260,15 @@ pub(crate) async fn renew_now(agent: &Arc<Agent>, leases: Vec<Arc<Held>>) -> Vec
     while calls.next().await.is_some() {}
     let now = agent.clock.uptime();
     let answer = |held: &Arc<Held>| {
+        // First, whatever failed before: what has ended is not tried again.
+        if let Some(loss) = held.ended(now) {
+            return Err(held.lost(&loss));
+        }
         if held.state().failures > 0 {
             let reason = "the renewal failed; it is tried again until the deadline";
             return Err(Error::unavailable(agent.backend(), reason));
         }
-        held.ended(now).map_or(Ok(()), |loss| Err(held.lost(&loss)))
+        Ok(())
     };
     leases.iter().map(answer).collect()
 }

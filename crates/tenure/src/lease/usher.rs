@@ -55,6 +55,8 @@ pub(crate) async fn run(weak: Weak<Agent>) {
         }
         if let Some(agent) = weak.upgrade() {
             agent.close_lines();
+            // Whoever is in line hears nothing meanwhile, and looks by itself when it is time to.
+            agent.tend_lines(clock.uptime());
         }
         clock.sleep(PAUSE).await;
     }

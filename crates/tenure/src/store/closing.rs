@@ -27,6 +27,13 @@ impl Closing {
         if *self.0.borrow() { Err(closed(backend)) } else { Ok(()) }
     }
 
+    /// Resolves when it is closed, with what every call is told from then on.
+    pub(super) async fn closed(&self, backend: &'static str) -> Error {
+        // It cannot fail: we hold the sender.
+        let _ = self.0.subscribe().wait_for(|closed| *closed).await;
+        closed(backend)
+    }
+
     /// The same watch, which ends with the handle once there is nothing left to tell.
     pub(super) fn ends(&self, watch: Watch, backend: &'static str) -> Watch {
         let start = watch.start();

@@ -222,6 +222,11 @@ impl Store {
         self.backend.close().await;
     }
 
+    /// Resolves when this handle is closed, with what every call is told from then on.
+    pub(crate) async fn closed(&self) -> Error {
+        self.closing.closed(self.capabilities().backend).await
+    }
+
     fn require_open(&self) -> Result<()> {
         self.closing.check(self.capabilities().backend)
     }
