@@ -30,6 +30,7 @@ mod guard;
 mod history;
 mod known;
 mod line;
+mod older;
 mod options;
 mod patience;
 mod pump;

@@ -5,6 +5,7 @@ mod examples;
 mod fair;
 mod known;
 mod migration;
+mod owners;
 mod sql;
 mod table;
 mod time;
@@ -43,6 +44,7 @@ fn main() {
             });
             holders::add(trials, "sqlite", path);
             migration::add(trials);
+            owners::add(trials);
             broken::add(trials);
             known::add(trials);
             time::add(trials);
