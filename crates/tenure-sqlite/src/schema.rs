@@ -67,6 +67,7 @@ fn switch_to_wal(conn: &Connection, options: &Options) -> rusqlite::Result<()> {
 /// Brings the database up to date, once, however many processes start at the same time, and takes up
 /// the store's timeline.
 pub(crate) fn prepare(conn: &mut Connection, options: &Options) -> Result<HostTime> {
+    check_log(conn, options)?;
     let txn = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(definite)?;
     let clock = options.clock.clone();
     let time = if has_table(&txn, "tenure_meta")? {
@@ -102,6 +103,21 @@ pub(crate) fn prepare(conn: &mut Connection, options: &Options) -> Result<HostTi
     .map_err(definite)?;
     txn.commit().map_err(definite)?;
     Ok(time)
+}
+
+/// Without its log a file is not what the store relies on. SQLite leaves a database without one where there
+/// can be none: in memory, above all, where every connection would have a database of its own.
+fn check_log(conn: &Connection, options: &Options) -> Result<()> {
+    let mode: String =
+        conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(definite)?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    let reason = format!(
+        "{:?} can have no write-ahead log (its journal is {mode:?}); name a file on a local disk",
+        options.path
+    );
+    Err(Error::Refused { backend: BACKEND, reason })
 }
 
 fn read_meta(conn: &Connection) -> rusqlite::Result<(u32, u32, Anchor)> {

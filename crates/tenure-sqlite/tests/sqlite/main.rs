@@ -6,6 +6,7 @@ mod fair;
 mod known;
 mod migration;
 mod owners;
+mod paths;
 mod sql;
 mod table;
 mod time;
@@ -46,6 +47,7 @@ fn main() {
             migration::add(trials);
             owners::add(trials);
             broken::add(trials);
+            paths::add(trials);
             known::add(trials);
             time::add(trials);
             sql::add(trials);
