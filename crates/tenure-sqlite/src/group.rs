@@ -2,7 +2,8 @@
 //!
 //! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
 //! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
-//! up the whole transaction over it, that commit is answered and the others start over.
+//! up the whole transaction over it, that commit is answered and the others start over. So they do where
+//! somebody else's index or trigger on `objects` refuses a write.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,7 +73,15 @@ impl Turn<'_> {
     fn one(&mut self, queued: &mut Queued) -> Result<()> {
         match &mut queued.request {
             Request::Commit { commit, answer, .. } => {
-                let outcome = self.commit(commit)?;
+                let outcome = match self.commit(commit) {
+                    // Half of it may be there, so the transaction goes, and the others start over.
+                    Err(error) if error.is_refusal() => {
+                        queued.broke = true;
+                        *answer = Some(Err(error.clone()));
+                        return Err(error);
+                    }
+                    outcome => outcome?,
+                };
                 // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
                 // unless SQLite gave up the transaction over it.
                 queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();

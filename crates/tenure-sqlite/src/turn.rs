@@ -6,7 +6,7 @@ use tenure::store::{Touch, Touched, check_writer};
 use tenure::{Error, Key, Result};
 
 use crate::apply::{Statements, by_name, find, of_row};
-use crate::error::{BACKEND, definite};
+use crate::error::{BACKEND, definite, of_write};
 use crate::guard::Guard;
 use crate::history;
 use crate::known::Known;
@@ -72,7 +72,7 @@ impl<'w> Turn<'w> {
     }
 
     pub(crate) fn step(&mut self, step: &Step) -> Result<()> {
-        self.statements.apply(step).map_err(definite)?;
+        self.statements.apply(step).map_err(of_write)?;
         for change in &step.changes {
             match change {
                 Change::Put { row, .. } => self.known.set(&row.object.key, Some(row.clone())),
@@ -97,13 +97,19 @@ impl<'w> Turn<'w> {
         };
         let decided = decide_touch(touch, row.as_ref(), self.now);
         if let Ok((expires_at_ms, _)) = &decided {
-            self.extend(&touch.key, *expires_at_ms)?;
+            match self.extend(&touch.key, *expires_at_ms) {
+                // One statement, which is undone by itself.
+                Err(error) if error.is_refusal() && !self.conn.is_autocommit() => {
+                    return Ok(Err(error));
+                }
+                done => done?,
+            }
         }
         Ok(decided.map(|(_, touched)| touched))
     }
 
     fn extend(&mut self, key: &Key, expires_at_ms: i64) -> Result<()> {
-        self.statements.extend(key, expires_at_ms).map_err(definite)?;
+        self.statements.extend(key, expires_at_ms).map_err(of_write)?;
         self.known.extend(key, expires_at_ms);
         Ok(())
     }

@@ -2,10 +2,11 @@
 //! odd columns and odd rows. What cannot be taken over is named, and nothing is changed.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::Key;
-use tenure::store::{Expect, Put, Query};
+use tenure::store::{Commit, Expect, Put, Query, Touch};
+use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_sqlite::SqliteStore;
@@ -16,6 +17,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("an_owners_columns_are_kept_or_named", columns);
     trials.test("odd_rows_of_the_older_table_are_named", odd_rows);
     trials.test("an_empty_name_of_the_older_table_is_none", empty_name);
+    trials.test("a_rule_of_the_owners_concerns_only_who_breaks_it", own_rule);
 }
 
 fn sql(error: rusqlite::Error) -> Failure {
@@ -152,5 +154,49 @@ async fn empty_name() -> Result<(), Failure> {
     // What was read can be written again.
     let again = found.to_put().new_token().expect(Expect::Revision(found.revision));
     store.commit(again).await?;
+    Ok(())
+}
+
+/// An index of the owner's that is stricter than ours. Many share a transaction with who breaks it.
+async fn own_rule() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let (path, conn) = older(folder.path(), "CREATE UNIQUE INDEX strict ON objects (id)")?;
+    let store = SqliteStore::open(&path)?.into_store();
+    let commits = (0..64).map(|n| {
+        let key = match n {
+            31 => Key::new("crate", "a"),
+            n => Key::new("crate", format!("new-{n}")),
+        };
+        let both = Put::new(Key::new("tub", format!("t-{n}")), "w");
+        store.commit(Commit::from(both).put(Put::new(key, "v")))
+    });
+    let answers = futures::future::join_all(commits).await;
+    for (n, answer) in answers.into_iter().enumerate() {
+        match (n, answer) {
+            (31, Err(error @ Error::Invalid { .. })) => {
+                ensure!(error.to_string().contains("objects.id"), "{error}");
+            }
+            (31, answer) => return Err(format!("not refused: {answer:?}").into()),
+            (_, answer) => drop(answer?),
+        }
+    }
+    ensure_eq!(store.list_all(&Query::new("crate")).await?.len(), 63);
+    ensure_eq!(store.list_all(&Query::new("tub")).await?.len(), 63, "all or nothing");
+    ensure_eq!(number(&conn, "SELECT count(*) FROM objects")?, 128);
+
+    let rule = "CREATE TRIGGER rule BEFORE UPDATE OF expires_at_ms ON objects WHEN OLD.id = 'late'
+                BEGIN SELECT RAISE(ABORT, 'it is late'); END";
+    conn.execute_batch(rule).map_err(sql)?;
+    let minute = Duration::from_secs(60);
+    let mut touches = Vec::new();
+    for id in ["early", "late", "later"] {
+        let key = Key::new("mortal", id);
+        let put = store.commit(Put::new(key.clone(), "v").ttl(minute)).await?;
+        touches.push(Touch { key, revision: put.revision.unwrap_or(0), ttl: minute });
+    }
+    let answers = store.touch(touches).await?;
+    let codes: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().map_or_else(Error::code, |_| "ok")).collect();
+    ensure_eq!(codes, ["ok", "invalid", "ok"]);
     Ok(())
 }
