@@ -3,7 +3,8 @@
 //! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
 //! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
 //! up the whole transaction over it, that commit is answered and the others start over. So they do where
-//! somebody else's index or trigger on `objects` refuses a write.
+//! somebody else's index or trigger on `objects` refuses a write. What does not fit into one transaction,
+//! as when many large objects are deleted, goes into the next.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Writer {
                     let has_sql = queued.request.has_sql();
                     turn.one(queued)?;
                     let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
-                    if one_by_one || long {
+                    if one_by_one || long || turn.is_full() {
                         break;
                     }
                 }

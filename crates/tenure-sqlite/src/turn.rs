@@ -10,6 +10,7 @@ use crate::error::{BACKEND, definite, of_write};
 use crate::guard::Guard;
 use crate::history;
 use crate::known::Known;
+use crate::queue::GROUP_BYTES;
 
 /// What the writer does between `BEGIN` and `COMMIT`.
 pub(crate) struct Turn<'w> {
@@ -20,6 +21,8 @@ pub(crate) struct Turn<'w> {
     pub(crate) now: Now,
     begun_at: u64,
     steps: Vec<Step>,
+    /// What the steps hold, about.
+    bytes: usize,
 }
 
 impl View for Turn<'_> {
@@ -52,7 +55,7 @@ impl<'w> Turn<'w> {
         }
         let begun_at = revision(conn).map_err(definite)?;
         let statements = Statements::new(conn).map_err(definite)?;
-        Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new() })
+        Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new(), bytes: 0 })
     }
 
     /// The last revision drawn.
@@ -84,7 +87,18 @@ impl<'w> Turn<'w> {
 
     /// What was applied counts: others are told of it.
     pub(crate) fn keep(&mut self, steps: impl IntoIterator<Item = Step>) {
-        self.steps.extend(steps);
+        for step in steps {
+            let objects = step.changes.iter().map(|change| match change {
+                Change::Put { row, .. } | Change::Remove { row, .. } => row.object.size(),
+            });
+            self.bytes += objects.sum::<usize>();
+            self.steps.push(step);
+        }
+    }
+
+    /// Whether it has done enough: what it did is in memory until it is written down.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= GROUP_BYTES
     }
 
     /// Prolongs one life, if it can be.
