@@ -275,7 +275,7 @@ impl Backend for MemoryStore {
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
-    use crate::store::{Event, Expect, Put};
+    use crate::store::{Event, Expect, Put, Selector};
 
     /// A runtime on a thread of its own, as a program with several has them.
     fn runtime() -> tokio::runtime::Runtime {
@@ -337,6 +337,21 @@ mod tests {
         let batch = watch.next().await.unwrap().unwrap();
         let told = batch.events.iter().filter(|e| matches!(e, Event::Delete { last: Some(_), .. }));
         assert_eq!((batch.events.len(), told.count()), (100, 8));
+    }
+
+    #[tokio::test]
+    async fn a_selector_that_matches_little_is_answered_in_steps() {
+        let store = MemoryStore::new().into_store();
+        for n in 0..12_000 {
+            let put = Put::new(Key::new("k", format!("{n:05}")), "");
+            let put = if n == 11_999 { put.label("rare", "yes") } else { put };
+            store.commit(put).await.unwrap();
+        }
+        let query = Query::new("k").selector(Selector::equals("rare", "yes"));
+        let first = store.list(&query).await.unwrap();
+        assert_eq!((first.objects.len(), first.next.as_deref()), (0, Some("04999")));
+        let all = store.list_all(&query).await.unwrap();
+        assert_eq!(all.iter().map(|object| object.key.id.as_str()).collect::<Vec<_>>(), ["11999"]);
     }
 
     #[test]
