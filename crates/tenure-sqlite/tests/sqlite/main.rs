@@ -7,6 +7,7 @@ mod known;
 mod migration;
 mod owners;
 mod paths;
+mod small_disk;
 mod sql;
 mod table;
 mod time;
@@ -24,9 +25,10 @@ async fn open(path: String) -> tenure::Result<Store> {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some(fair::HAMMER) {
-        fair::hammer(&args.next().unwrap_or_default());
-        return;
+    match args.next().as_deref() {
+        Some(fair::HAMMER) => return fair::hammer(&args.next().unwrap_or_default()),
+        Some(small_disk::FILL) => return small_disk::fill(&args.next().unwrap_or_default()),
+        _ => {}
     }
     harness::main_with_sql(
         |path| Box::pin(open(path)),
@@ -48,6 +50,7 @@ fn main() {
             owners::add(trials);
             broken::add(trials);
             paths::add(trials);
+            small_disk::add(trials);
             known::add(trials);
             time::add(trials);
             sql::add(trials);
