@@ -34,6 +34,17 @@ pub(crate) fn definite(error: rusqlite::Error) -> Error {
     }
 }
 
+/// An error of a write to `objects`. What others have made a rule there concerns whoever breaks it.
+pub(crate) fn of_write(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::ConstraintViolation) => Error::invalid(
+            "write",
+            format!("{error}: an index or trigger on `objects` that is not the store's refuses it"),
+        ),
+        _ => definite(error),
+    }
+}
+
 /// An error of the commit itself. Out of space, contention and violated constraints are certain;
 /// whether a failed flush left the transaction behind is not.
 pub(crate) fn of_commit(error: rusqlite::Error) -> Error {

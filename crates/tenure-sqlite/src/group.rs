@@ -2,7 +2,9 @@
 //!
 //! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
 //! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
-//! up the whole transaction over it, that commit is answered and the others start over.
+//! up the whole transaction over it, that commit is answered and the others start over. So they do where
+//! somebody else's index or trigger on `objects` refuses a write. What does not fit into one transaction,
+//! as when many large objects are deleted, goes into the next.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,7 +38,7 @@ impl Writer {
                     let has_sql = queued.request.has_sql();
                     turn.one(queued)?;
                     let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
-                    if one_by_one || long {
+                    if one_by_one || long || turn.is_full() {
                         break;
                     }
                 }
@@ -72,7 +74,15 @@ impl Turn<'_> {
     fn one(&mut self, queued: &mut Queued) -> Result<()> {
         match &mut queued.request {
             Request::Commit { commit, answer, .. } => {
-                let outcome = self.commit(commit)?;
+                let outcome = match self.commit(commit) {
+                    // Half of it may be there, so the transaction goes, and the others start over.
+                    Err(error) if error.is_refusal() => {
+                        queued.broke = true;
+                        *answer = Some(Err(error.clone()));
+                        return Err(error);
+                    }
+                    outcome => outcome?,
+                };
                 // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
                 // unless SQLite gave up the transaction over it.
                 queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();

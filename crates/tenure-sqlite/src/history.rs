@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _};
-use tenure::store::decide::{Change, Step};
+use tenure::store::decide::{Change, LastWords, Step};
 use tenure::store::{Batch, Cause, Event};
 use tenure::{Error, Key, Labels, Object, Result};
 
@@ -54,13 +54,18 @@ struct Record {
     token: u64,
     #[prost(int64, optional, tag = "14")]
     ttl_ms: Option<i64>,
+    /// The object went, and its payload was left out.
+    #[prost(bool, tag = "15")]
+    bare: bool,
 }
 
 impl Record {
-    fn new(revision: u64, change: &Change) -> Self {
-        let (object, cause) = match change {
-            Change::Put { row, .. } => (&row.object, ""),
-            Change::Remove { row, cause } => (&row.object, cause_text(*cause)),
+    fn new(revision: u64, change: &Change, last_words: &mut LastWords) -> Self {
+        let (object, cause, bare) = match change {
+            Change::Put { row, .. } => (&row.object, "", false),
+            Change::Remove { row, cause } => {
+                (&row.object, cause_text(*cause), !last_words.fits(&row.object))
+            }
         };
         Self {
             revision,
@@ -68,7 +73,7 @@ impl Record {
             kind: object.key.kind.clone(),
             id: object.key.id.clone(),
             name: object.name.clone(),
-            payload: object.payload.clone(),
+            payload: if bare { Bytes::new() } else { object.payload.clone() },
             labels: object.labels.clone(),
             created_at_ms: object.created_at_ms,
             updated_at_ms: object.updated_at_ms,
@@ -77,11 +82,12 @@ impl Record {
             created_revision: object.created_revision,
             token: object.token,
             ttl_ms: ttl_ms(object.ttl),
+            bare,
         }
     }
 
     fn into_event(self) -> Event {
-        let cause = cause(&self.cause);
+        let (cause, bare) = (cause(&self.cause), self.bare);
         let object = Arc::new(Object {
             key: Key::new(self.kind, self.id),
             name: self.name,
@@ -98,7 +104,9 @@ impl Record {
         });
         match cause {
             None => Event::Put(object),
-            Some(cause) => Event::Delete { key: object.key.clone(), cause, last: Some(object) },
+            Some(cause) => {
+                Event::Delete { key: object.key.clone(), cause, last: (!bare).then_some(object) }
+            }
         }
     }
 }
@@ -124,9 +132,11 @@ fn cause(text: &str) -> Option<Cause> {
 pub(crate) fn record(conn: &Connection, steps: &[Step], now_ms: i64) -> rusqlite::Result<()> {
     let mut body = Vec::with_capacity(256 * steps.len().min(256));
     for (place, step) in steps.iter().enumerate() {
+        let mut last_words = LastWords::default();
         for change in &step.changes {
+            let record = Record::new(step.revision, change, &mut last_words);
             // A vector grows as it needs to.
-            let _ = Record::new(step.revision, change).encode_length_delimited(&mut body);
+            let _ = record.encode_length_delimited(&mut body);
         }
         if body.len() >= ROW_BYTES || place + 1 == steps.len() {
             let sql =

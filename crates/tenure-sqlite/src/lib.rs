@@ -30,6 +30,7 @@ mod guard;
 mod history;
 mod known;
 mod line;
+mod older;
 mod options;
 mod patience;
 mod pump;
@@ -85,10 +86,12 @@ impl SqliteStore {
         Options::new(path).open()
     }
 
-    pub(crate) fn open_with(options: Options) -> Result<Self> {
+    pub(crate) fn open_with(mut options: Options) -> Result<Self> {
         refuse_remote(BACKEND, &options.path, options.allow_network_filesystem)?;
         let mut conn = schema::connect(&options, true).map_err(definite)?;
         let time = schema::prepare(&mut conn, &options)?;
+        // SQLite follows links, and puts its log beside what they lead to.
+        options.path = options.path.canonicalize().unwrap_or(options.path);
         let feed = Arc::new(OnceLock::new());
         let settled_ms = Arc::new(AtomicI64::new(i64::MIN));
         let (settled, fed) = (Arc::clone(&settled_ms), Arc::clone(&feed));

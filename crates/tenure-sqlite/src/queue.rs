@@ -13,7 +13,7 @@ use crate::patience::{MOMENT, Patience};
 
 /// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
 const GROUP_REQUESTS: usize = 1_024;
-const GROUP_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const GROUP_BYTES: usize = 8 * 1024 * 1024;
 /// For so few callers the writer does not go to sleep while it waits: to be woken would take longer.
 const AWAKE: usize = 16;
 /// Bound of the queue, in KiB of requests.

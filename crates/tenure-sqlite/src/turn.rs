@@ -6,10 +6,11 @@ use tenure::store::{Touch, Touched, check_writer};
 use tenure::{Error, Key, Result};
 
 use crate::apply::{Statements, by_name, find, of_row};
-use crate::error::{BACKEND, definite};
+use crate::error::{BACKEND, definite, of_write};
 use crate::guard::Guard;
 use crate::history;
 use crate::known::Known;
+use crate::queue::GROUP_BYTES;
 
 /// What the writer does between `BEGIN` and `COMMIT`.
 pub(crate) struct Turn<'w> {
@@ -20,6 +21,8 @@ pub(crate) struct Turn<'w> {
     pub(crate) now: Now,
     begun_at: u64,
     steps: Vec<Step>,
+    /// What the steps hold, about.
+    bytes: usize,
 }
 
 impl View for Turn<'_> {
@@ -52,7 +55,7 @@ impl<'w> Turn<'w> {
         }
         let begun_at = revision(conn).map_err(definite)?;
         let statements = Statements::new(conn).map_err(definite)?;
-        Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new() })
+        Ok(Self { conn, guard, known, statements, now, begun_at, steps: Vec::new(), bytes: 0 })
     }
 
     /// The last revision drawn.
@@ -72,7 +75,7 @@ impl<'w> Turn<'w> {
     }
 
     pub(crate) fn step(&mut self, step: &Step) -> Result<()> {
-        self.statements.apply(step).map_err(definite)?;
+        self.statements.apply(step).map_err(of_write)?;
         for change in &step.changes {
             match change {
                 Change::Put { row, .. } => self.known.set(&row.object.key, Some(row.clone())),
@@ -84,7 +87,18 @@ impl<'w> Turn<'w> {
 
     /// What was applied counts: others are told of it.
     pub(crate) fn keep(&mut self, steps: impl IntoIterator<Item = Step>) {
-        self.steps.extend(steps);
+        for step in steps {
+            let objects = step.changes.iter().map(|change| match change {
+                Change::Put { row, .. } | Change::Remove { row, .. } => row.object.size(),
+            });
+            self.bytes += objects.sum::<usize>();
+            self.steps.push(step);
+        }
+    }
+
+    /// Whether it has done enough: what it did is in memory until it is written down.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= GROUP_BYTES
     }
 
     /// Prolongs one life, if it can be.
@@ -97,13 +111,19 @@ impl<'w> Turn<'w> {
         };
         let decided = decide_touch(touch, row.as_ref(), self.now);
         if let Ok((expires_at_ms, _)) = &decided {
-            self.extend(&touch.key, *expires_at_ms)?;
+            match self.extend(&touch.key, *expires_at_ms) {
+                // One statement, which is undone by itself.
+                Err(error) if error.is_refusal() && !self.conn.is_autocommit() => {
+                    return Ok(Err(error));
+                }
+                done => done?,
+            }
         }
         Ok(decided.map(|(_, touched)| touched))
     }
 
     fn extend(&mut self, key: &Key, expires_at_ms: i64) -> Result<()> {
-        self.statements.extend(key, expires_at_ms).map_err(definite)?;
+        self.statements.extend(key, expires_at_ms).map_err(of_write)?;
         self.known.extend(key, expires_at_ms);
         Ok(())
     }

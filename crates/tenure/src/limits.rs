@@ -33,6 +33,9 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Values that a selector may name in all, on every backend: each object is compared with them.
+    pub const SELECTOR_VALUES: usize = 1_000;
+
     /// What every backend of ours takes unless it says otherwise.
     pub const DEFAULT: Self = Self {
         kind_bytes: 128,
@@ -146,6 +149,7 @@ impl Limits {
 
     fn check_selector(&self, selector: &Selector) -> Result<()> {
         check_limit("labels", self.labels, selector.0.len())?;
+        let mut named = 0;
         for requirement in &selector.0 {
             let (key, values) = match requirement {
                 Requirement::In(key, values) | Requirement::NotIn(key, values) => {
@@ -154,6 +158,8 @@ impl Limits {
                 Requirement::Exists(key) | Requirement::Absent(key) => (key, &[][..]),
             };
             check_text("label key", key, self.label_bytes)?;
+            named += values.len();
+            check_limit("selector_values", Self::SELECTOR_VALUES, named)?;
             for value in values {
                 check_text_or_none("label value", value, self.label_bytes)?;
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::store::{Commit, Expect, Put, Query, Requirement, Selector, Touch, WatchRequest};
-use tenure::{Error, Key, Labels};
+use tenure::{Error, Key, Labels, Limits};
 
 use crate::context::Context;
 use crate::helpers::{existing, put, refused};
@@ -269,12 +269,20 @@ async fn malformed_questions_are_refused(ctx: Context) -> Result<(), Failure> {
     if ctx.caps().labels {
         let exists = |key: &str| Selector(vec![Requirement::Exists(key.to_owned())]);
         let many = vec![Requirement::Exists("k".to_owned()); limits.labels + 1];
+        let one_of = |values: usize| {
+            let half = vec!["v".to_owned(); values / 2];
+            let rest = vec!["v".to_owned(); values - half.len()];
+            let key = || "k".to_owned();
+            Selector(vec![Requirement::In(key(), half), Requirement::NotIn(key(), rest)])
+        };
+        ctx.store().list(&ask().selector(one_of(Limits::SELECTOR_VALUES))).await?;
         bad.extend([
             (ask().selector(Selector::equals("a\0b", "v")), "label key"),
             (ask().selector(Selector::equals("k", "a\0b")), "label value"),
             (ask().selector(exists("")), "label key"),
             (ask().selector(exists(&long(limits.label_bytes))), "label_bytes"),
             (ask().selector(Selector(many)), "labels"),
+            (ask().selector(one_of(Limits::SELECTOR_VALUES + 1)), "selector_values"),
         ]);
     }
     for (query, named) in bad {

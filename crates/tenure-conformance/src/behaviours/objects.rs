@@ -174,8 +174,13 @@ async fn wall_clock_labels_are_set(ctx: Context) -> Result<(), Failure> {
     let first = put(ctx.store(), Put::new(key.clone(), "a")).await?;
     ensure!(first.created_at_ms > 0);
     ensure_eq!(first.created_at_ms, first.updated_at_ms);
+    // Later, so that a label which moves shows.
+    ctx.pass(Duration::from_millis(5)).await;
     let second = put(ctx.store(), Put::new(key.clone(), "b")).await?;
     ensure_eq!(second.created_at_ms, first.created_at_ms);
+    if ctx.is_manual() {
+        ensure_eq!(second.updated_at_ms, first.updated_at_ms + 5);
+    }
     let object = existing(ctx.store(), &key).await?;
     ensure_eq!(object.created_at_ms, first.created_at_ms);
     ensure_eq!(object.updated_at_ms, second.updated_at_ms);

@@ -1,9 +1,13 @@
 //! Full disks, damaged files, and other processes in the way.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rusqlite::Connection;
-use tenure::store::{Expect, Put, Query, Touch, WatchRequest};
+use tenure::clock::Clock;
+use tenure::store::{Commit, Event, Expect, Put, Query, Touch, WatchRequest};
 use tenure::{Error, Key};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
@@ -23,6 +27,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("history_is_cut_as_fast_as_it_grows", burst);
     trials.test("damaged_history_says_so_and_objects_stay", damaged_history);
     trials.test("large_objects_that_expire_together_go_in_pieces", large_and_mortal);
+    trials.test("large_objects_that_are_deleted_together_go_in_pieces", large_and_deleted);
 }
 
 async fn full() -> Result<(), Failure> {
@@ -308,5 +313,59 @@ async fn large_and_mortal() -> Result<(), Failure> {
     let largest: u64 =
         conn.query_row(sql, [], |row| row.get(0)).map_err(|error| error.to_string())?;
     ensure!(largest < 6 * 1024 * 1024, "{largest} bytes in one row");
+    Ok(())
+}
+
+/// A clock that no two readers read alike, so that history tells transactions apart.
+#[derive(Default)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> i64 {
+        0
+    }
+
+    fn sleep_until(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A delete is a small request, whatever it is that goes, and is told with what went.
+async fn large_and_deleted() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("large.db");
+    let store = Options::new(&path).clock(Arc::new(Ticking::default())).open()?.into_store();
+    let keys: Vec<_> = (0..48).map(|n| Key::new("k", n.to_string())).collect();
+    for key in &keys {
+        store.commit(Put::new(key.clone(), vec![7; 1024 * 1024])).await?;
+    }
+    let gone = futures::future::try_join_all(keys.iter().map(|key| store.delete(key))).await?;
+    ensure!(gone.iter().all(|gone| *gone), "{gone:?}");
+    let many = (0..20).map(|n| Key::new("m", n.to_string()));
+    let mut all = Commit::new();
+    for key in many {
+        store.commit(Put::new(key.clone(), vec![7; 1024 * 1024])).await?;
+        all = all.delete(key, Expect::Exists);
+    }
+    let last = store.commit(all).await?.revision.unwrap_or(0);
+
+    let conn = Connection::open(&path).map_err(|error| error.to_string())?;
+    let sql = "SELECT max(bytes) FROM (SELECT sum(length(body)) AS bytes FROM tenure_history
+                                       GROUP BY recorded_ms)";
+    let most: u64 = conn.query_row(sql, [], |row| row.get(0)).map_err(|error| error.to_string())?;
+    ensure!(most < 12 * 1024 * 1024, "{most} bytes in one transaction");
+    let length = "SELECT length(body) FROM tenure_history WHERE revision = ?1";
+    let one: u64 =
+        conn.query_row(length, [last], |row| row.get(0)).map_err(|error| error.to_string())?;
+    ensure!(one < 5 * 1024 * 1024, "{one} bytes for one commit");
+    // From history as it was told: all of the keys, and some of what they were.
+    let mut watch = store.watch(&WatchRequest::kind("m").after(last - 1)).await?;
+    let batch = watch.next().await.ok_or("the watch ended")??;
+    let told = batch.events.iter().filter(|e| matches!(e, Event::Delete { last: Some(_), .. }));
+    ensure_eq!((batch.events.len(), told.count()), (20, 4));
     Ok(())
 }

@@ -5,6 +5,9 @@ mod examples;
 mod fair;
 mod known;
 mod migration;
+mod owners;
+mod paths;
+mod small_disk;
 mod sql;
 mod table;
 mod time;
@@ -22,9 +25,10 @@ async fn open(path: String) -> tenure::Result<Store> {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some(fair::HAMMER) {
-        fair::hammer(&args.next().unwrap_or_default());
-        return;
+    match args.next().as_deref() {
+        Some(fair::HAMMER) => return fair::hammer(&args.next().unwrap_or_default()),
+        Some(small_disk::FILL) => return small_disk::fill(&args.next().unwrap_or_default()),
+        _ => {}
     }
     harness::main_with_sql(
         |path| Box::pin(open(path)),
@@ -43,7 +47,10 @@ fn main() {
             });
             holders::add(trials, "sqlite", path);
             migration::add(trials);
+            owners::add(trials);
             broken::add(trials);
+            paths::add(trials);
+            small_disk::add(trials);
             known::add(trials);
             time::add(trials);
             sql::add(trials);

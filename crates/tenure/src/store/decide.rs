@@ -101,16 +101,25 @@ pub enum Change {
     },
 }
 
-impl Change {
-    fn event(&self) -> Event {
-        match self {
-            Self::Put { row, .. } => Event::Put(Arc::clone(&row.object)),
-            Self::Remove { row, cause } => Event::Delete {
-                key: row.object.key.clone(),
-                cause: *cause,
-                last: Some(Arc::clone(&row.object)),
-            },
-        }
+/// Which removed objects watchers are told as they were: those whose payloads fit in here together. Of
+/// what a commit removes beyond they hear the keys alone, so that what one commit has to tell is bounded.
+#[derive(Debug)]
+pub struct LastWords {
+    left: usize,
+}
+
+impl Default for LastWords {
+    fn default() -> Self {
+        Self { left: 4 * 1024 * 1024 }
+    }
+}
+
+impl LastWords {
+    /// Whether this one is told as it was. To be asked once for each in turn.
+    pub fn fits(&mut self, removed: &Object) -> bool {
+        let left = self.left.checked_sub(removed.payload.len());
+        self.left = left.unwrap_or(0);
+        left.is_some()
     }
 }
 
@@ -126,8 +135,16 @@ pub struct Step {
 impl Step {
     /// What watchers are told of it.
     pub fn batch(&self) -> Arc<Batch> {
-        let events = self.changes.iter().map(Change::event).collect();
-        Arc::new(Batch { revision: self.revision, events })
+        let mut last_words = LastWords::default();
+        let events = self.changes.iter().map(|change| match change {
+            Change::Put { row, .. } => Event::Put(Arc::clone(&row.object)),
+            Change::Remove { row, cause } => Event::Delete {
+                key: row.object.key.clone(),
+                cause: *cause,
+                last: last_words.fits(&row.object).then(|| Arc::clone(&row.object)),
+            },
+        });
+        Arc::new(Batch { revision: self.revision, events: events.collect() })
     }
 }
 

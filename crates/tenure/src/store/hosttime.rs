@@ -37,9 +37,15 @@ impl HostTime {
 
     /// The same within a boot of the caller's choosing, for tests that reboot.
     pub fn resume_in(clock: SharedClock, boot_id: String, stored: Option<&Anchor>) -> Self {
+        let uptime_ms = millis(clock.uptime());
+        // Uptime never goes back within a boot. Where it has, this is another one, though it bears the
+        // same name: not every system has one to tell.
+        let same = |anchor: &&Anchor| {
+            anchor.boot_id == boot_id && uptime_ms + anchor.offset_ms >= anchor.last_ms
+        };
         let offset_ms = match stored {
-            Some(anchor) if anchor.boot_id == boot_id => anchor.offset_ms,
-            Some(anchor) => anchor.last_ms - millis(clock.uptime()),
+            Some(anchor) if same(&anchor) => anchor.offset_ms,
+            Some(anchor) => anchor.last_ms - uptime_ms,
             None => 0,
         };
         Self { clock, boot_id, offset_ms }
@@ -91,5 +97,16 @@ mod tests {
         after.advance(Duration::from_secs(5));
         assert_eq!(rebooted.now_ms(), written.last_ms + 5_000);
         assert_eq!(after.uptime(), Duration::from_secs(3605));
+    }
+
+    #[test]
+    fn uptime_that_went_back_is_another_boot_whatever_its_name() {
+        let before = ManualClock::new();
+        before.advance(Duration::from_secs(1_000_000));
+        let first = HostTime::resume_in(Arc::new(before), "unknown-boot".into(), None);
+        let written = first.anchor(first.now_ms());
+        let after = ManualClock::new();
+        let rebooted = HostTime::resume_in(Arc::new(after), "unknown-boot".into(), Some(&written));
+        assert_eq!(rebooted.now_ms(), written.last_ms);
     }
 }

@@ -27,7 +27,9 @@ use crate::{Error, Key, Limits, Object, Result};
 /// The sweeper looks at least this often.
 const SWEEP_AT_LEAST: Duration = Duration::from_secs(1);
 /// Expired rows removed by one commit on its way, so that nobody has to wait for a long sweep.
-const SWEEP_AT_ONCE: usize = 64;
+const SWEEP_ON_THE_WAY: usize = 64;
+/// Expired rows removed by one step of a sweep, so that watchers can keep up with it.
+const SWEEP: usize = 512;
 
 /// A store in memory.
 #[derive(Clone)]
@@ -125,11 +127,19 @@ impl Inner {
         Now { store_ms, wall_ms: self.clock.wall_ms() }
     }
 
-    fn sweep(&self, state: &mut State, now: Now, limit: usize) {
-        if let Some(step) = decide_sweep(state.expired(now, limit), now, state.head) {
-            state.apply(&step);
-            self.feed.publish([step.batch()]);
-        }
+    /// How many rows were removed.
+    fn sweep(&self, state: &mut State, now: Now, limit: usize) -> usize {
+        let Some(step) = decide_sweep(state.expired(now, limit), now, state.head) else { return 0 };
+        state.apply(&step);
+        self.feed.publish([step.batch()]);
+        step.changes.len()
+    }
+
+    /// One step of a sweep; whether there may be more to do.
+    fn sweep_some(&self) -> bool {
+        let mut state = self.lock();
+        let now = self.now();
+        self.sweep(&mut state, now, SWEEP) == SWEEP
     }
 
     /// When, on the clock's uptime, the sweeper should look next.
@@ -159,10 +169,8 @@ impl Inner {
                     () = sleep => {}
                     () = changed.notified() => {}
                 }
-                if let Some(inner) = weak.upgrade() {
-                    let mut state = inner.lock();
-                    let now = inner.now();
-                    inner.sweep(&mut state, now, usize::MAX);
+                while weak.upgrade().is_some_and(|inner| inner.sweep_some()) {
+                    tokio::task::yield_now().await;
                 }
             }
         });
@@ -226,7 +234,7 @@ impl Backend for MemoryStore {
         let evicted = inner.feed.publish(decision.steps.iter().map(Step::batch));
         let mortal = !state.expiries.is_empty();
         if mortal {
-            inner.sweep(&mut state, now, SWEEP_AT_ONCE);
+            inner.sweep(&mut state, now, SWEEP_ON_THE_WAY);
         }
         // Others wait for the lock, and nothing that is freed from here on needs it.
         drop(state);
@@ -266,7 +274,8 @@ impl Backend for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Put;
+    use crate::clock::ManualClock;
+    use crate::store::{Event, Expect, Put, Selector};
 
     /// A runtime on a thread of its own, as a program with several has them.
     fn runtime() -> tokio::runtime::Runtime {
@@ -275,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_life_is_not_cut_short_by_part_of_a_millisecond() {
-        let clock = crate::clock::ManualClock::new();
+        let clock = ManualClock::new();
         let store = MemoryStore::with_clock(Arc::new(clock.clone())).into_store();
         clock.advance(Duration::from_micros(900));
         let key = Key::new("k", "1");
@@ -284,6 +293,65 @@ mod tests {
         assert!(store.get(&key).await.unwrap().is_some());
         clock.advance(Duration::from_micros(1_001));
         assert!(store.get(&key).await.unwrap().is_none());
+    }
+
+    /// A store whose history holds 16 MiB, with this many objects of this size, and a watch from here on.
+    async fn crowded(clock: &ManualClock, objects: usize, bytes: usize) -> (Store, Watch) {
+        let limits = FeedLimits { batches: 100_000, bytes: 16 * 1024 * 1024 };
+        let store = MemoryStore::with_history(Arc::new(clock.clone()), limits).into_store();
+        for n in 0..objects {
+            let put = Put::new(Key::new("k", n.to_string()), vec![7; bytes]);
+            store.commit(put.ttl(Duration::from_secs(1))).await.unwrap();
+        }
+        let watch = store.watch(&WatchRequest::kind("k")).await.unwrap();
+        (store, watch)
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_keeps_up_hears_of_all_that_expires_at_once() {
+        let clock = ManualClock::new();
+        let (store, mut watch) = crowded(&clock, 2_000, 32 * 1024).await;
+        clock.advance(Duration::from_secs(2));
+        let mut gone = 0;
+        while gone < 2_000 {
+            gone += watch.next().await.unwrap().unwrap().events.len();
+        }
+        // Those who commit tidy up as well, a little.
+        let (other, mut watch) = crowded(&clock, 64, 1024 * 1024).await;
+        clock.advance(Duration::from_secs(2));
+        other.commit(Put::new(Key::new("other", "1"), "x")).await.unwrap();
+        let mut gone = 0;
+        while gone < 64 {
+            gone += watch.next().await.unwrap().unwrap().events.len();
+        }
+        drop((store, other));
+    }
+
+    #[tokio::test]
+    async fn a_watcher_hears_of_a_commit_that_deletes_more_than_history_holds() {
+        let clock = ManualClock::new();
+        let (store, mut watch) = crowded(&clock, 100, 512 * 1024).await;
+        let delete =
+            |commit: Commit, n: usize| commit.delete(Key::new("k", n.to_string()), Expect::Exists);
+        store.commit((0..100).fold(Commit::new(), delete)).await.unwrap();
+        let batch = watch.next().await.unwrap().unwrap();
+        let told = batch.events.iter().filter(|e| matches!(e, Event::Delete { last: Some(_), .. }));
+        assert_eq!((batch.events.len(), told.count()), (100, 8));
+    }
+
+    #[tokio::test]
+    async fn a_selector_that_matches_little_is_answered_in_steps() {
+        let store = MemoryStore::new().into_store();
+        for n in 0..12_000 {
+            let put = Put::new(Key::new("k", format!("{n:05}")), "");
+            let put = if n == 11_999 { put.label("rare", "yes") } else { put };
+            store.commit(put).await.unwrap();
+        }
+        let query = Query::new("k").selector(Selector::equals("rare", "yes"));
+        let first = store.list(&query).await.unwrap();
+        assert_eq!((first.objects.len(), first.next.as_deref()), (0, Some("04999")));
+        let all = store.list_all(&query).await.unwrap();
+        assert_eq!(all.iter().map(|object| object.key.id.as_str()).collect::<Vec<_>>(), ["11999"]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The embedded stores have no server to tell one process of another's commit; the kernel does. A
 //! wake-up is a hint to look, never a fact, and nothing is concluded from its absence: the poll looks
-//! anyway.
+//! anyway. Where the kernel cannot tell, as when a user has used up all that it watches for one, the poll
+//! is all there is.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -32,16 +33,17 @@ impl FileWatcher {
         poll_every: Duration,
         mut on_change: impl FnMut() + Send + 'static,
     ) -> io::Result<Self> {
-        let notify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        for path in paths {
-            add(&notify, path)?;
-        }
+        let notify = watch(paths)
+            .inspect_err(|error| {
+                tracing::warn!(%error, ?poll_every, "no notice of other processes' changes; polling");
+            })
+            .ok();
         let (wake_read, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("tenure-wake".into()).spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                wait(&notify, &wake_read, poll_every);
+                wait(notify.as_ref(), &wake_read, poll_every);
                 if !stopped.load(Ordering::Acquire) {
                     on_change();
                 }
@@ -59,26 +61,31 @@ pub fn tell(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::empty())?)
 }
 
-fn add(notify: &OwnedFd, path: &Path) -> io::Result<()> {
+fn watch(paths: &[PathBuf]) -> io::Result<OwnedFd> {
+    let notify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let what = WatchFlags::MODIFY
         | WatchFlags::ATTRIB
         | WatchFlags::MOVED_TO
         | WatchFlags::CREATE
         | WatchFlags::DELETE;
-    inotify::add_watch(notify, path, what)?;
-    Ok(())
+    for path in paths {
+        inotify::add_watch(&notify, path, what)?;
+    }
+    Ok(notify)
 }
 
-fn wait(notify: &OwnedFd, wake: &OwnedFd, at_most: Duration) {
+fn wait(notify: Option<&OwnedFd>, wake: &OwnedFd, at_most: Duration) {
     let timeout = Timespec {
         tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: at_most.subsec_nanos().into(),
     };
-    let mut fds = [PollFd::new(notify, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+    let both = notify.into_iter().chain([wake]);
+    let mut fds: Vec<_> = both.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     if poll(&mut fds, Some(&timeout)).is_err() {
         // Interrupted, or out of memory for a moment: the caller looks and comes back.
         std::thread::sleep(Duration::from_millis(1));
     }
+    let Some(notify) = notify else { return };
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut events = inotify::Reader::new(notify, &mut buffer);
     // Drained, so that a burst of changes is one wake-up. What they were does not matter.
@@ -102,6 +109,23 @@ impl Drop for FileWatcher {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn without_the_kernels_help_it_looks_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, woken) = mpsc::channel();
+        let nowhere = folder.path().join("not-there");
+        let watcher = FileWatcher::new(&[nowhere], Duration::from_millis(1), move || {
+            let _ = sender.send(());
+        });
+        let watcher = watcher.unwrap();
+        for _ in 0..3 {
+            woken.recv_timeout(Duration::from_secs(10)).unwrap();
+        }
+        drop(watcher);
+        while woken.recv_timeout(Duration::from_secs(10)).is_ok() {}
+        assert_eq!(woken.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    }
 
     #[test]
     fn a_change_wakes_and_dropping_stops() {

@@ -30,7 +30,8 @@ pub enum Event {
         key: Key,
         /// Why.
         cause: Cause,
-        /// What it was, where the backend remembers.
+        /// What it was, where the backend remembers. A commit that removes more than 4 MiB of payloads
+        /// tells the rest by their keys alone.
         last: Option<Arc<Object>>,
     },
 }

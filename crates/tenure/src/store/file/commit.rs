@@ -13,13 +13,14 @@ use super::frame::Frames;
 use super::head::Head;
 use super::history::{self, Position};
 use super::overlay::Overlay;
+use super::writer::GROUP_BYTES;
 use crate::store::decide::{Row, View, decide, decide_sweep};
 use crate::store::{Batch, Commit, Committed};
 use crate::{Error, Result};
 
 /// What a group did.
 pub(super) struct Group {
-    /// One answer for each commit.
+    /// One answer for each commit that it took in, from the first on.
     pub(super) answers: Vec<Result<Committed>>,
     /// What there is to tell.
     pub(super) news: Option<News>,
@@ -51,7 +52,8 @@ struct Draft<'a> {
 }
 
 impl Core {
-    /// Commits all of these, each with its own outcome, and removes some of what expired.
+    /// Commits as many of these as go together, at least one, each with its own outcome, and removes some
+    /// of what expired.
     pub(super) fn commit_group(&self, commits: &[Commit], sweep: usize) -> Group {
         let session = match self.files.exclusive() {
             Ok(session) => session,
@@ -114,6 +116,10 @@ impl Core {
         let mut answers = Vec::with_capacity(commits.len());
         for commit in commits {
             answers.push(draft.decide(self, commit, at_ms)?);
+            // A delete is a small request, whatever it is that goes.
+            if draft.frames.bytes.len() >= GROUP_BYTES {
+                break;
+            }
         }
         let swept = draft.sweep(self, at_ms, sweep)?;
         if draft.frames.bytes.is_empty() {

@@ -11,13 +11,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, FORMAT, Sealed, Stored};
-use crate::store::decide::{Change, Row, Step};
+use crate::store::decide::{Change, LastWords, Row, Step};
 use crate::store::{Batch, Cause, Event};
 use crate::{Object, Result};
 
-/// Payloads of removed objects kept in one frame. Beyond it, watchers are told the key alone: a
-/// commit that deletes many large objects shall not write them all once more.
-const LAST_BYTES: usize = 4 * 1024 * 1024;
 /// A frame's line is far shorter; anything longer is not one.
 const LINE_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -35,7 +32,8 @@ pub(super) enum Op {
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     op: Op,
-    /// The payload was left out.
+    /// The payload was left out: a commit that deletes many large objects does not write them all once
+    /// more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     bare: bool,
 }
@@ -102,7 +100,8 @@ impl Frames {
 
     /// A step, and with it the lives prolonged by the same commit.
     pub(super) fn step(&mut self, step: &Step, prolonged: &[Row]) -> Result<()> {
-        let (mut entries, mut body, mut last_bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut entries, mut body) = (Vec::new(), Vec::new());
+        let mut last_words = LastWords::default();
         for change in &step.changes {
             match change {
                 Change::Put { row, .. } => {
@@ -110,8 +109,7 @@ impl Frames {
                     self.object(&mut body, row)?;
                 }
                 Change::Remove { row, cause } => {
-                    last_bytes += row.object.payload.len();
-                    let bare = last_bytes > LAST_BYTES;
+                    let bare = !last_words.fits(&row.object);
                     let op = if *cause == Cause::Expired { Op::Expired } else { Op::Deleted };
                     entries.push(Entry { op, bare });
                     self.object(&mut body, &if bare { without_payload(row) } else { row.clone() })?;

@@ -43,6 +43,8 @@ mod files;
 mod frame;
 #[cfg(test)]
 mod full_tests;
+#[cfg(test)]
+mod group_tests;
 mod head;
 mod history;
 mod layout;

@@ -152,8 +152,8 @@ impl FileOptions {
             }
             None => None,
         };
-        let time = HostTime::resume_in(self.clock.clone(), boot_id.clone(), anchor.as_ref());
-        if stored.is_none_or(|anchor| anchor.boot_id != boot_id) {
+        let time = HostTime::resume_in(self.clock.clone(), boot_id, anchor.as_ref());
+        if stored.is_none_or(|anchor| anchor != time.anchor(anchor.last_ms)) {
             let now_ms = time.now_ms();
             write_anchor(&files.layout, &files.disk, time.anchor(now_ms))?;
             if session.head.revision == 0 {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::BACKEND;
 use super::core::Core;
 use super::pump::{Past, PastHandle, Pump};
 use super::writer::Job;
-use crate::Result;
 use crate::store::wake::FileWatcher;
 use crate::store::{Feed, History};
+use crate::{Error, Result};
 
 /// The sweep looks at least this often, in case a hint was missed.
 const SWEEP_AT_LEAST: Duration = Duration::from_secs(1);
@@ -22,8 +23,6 @@ pub(super) struct Watching {
     pub(super) pump: Arc<Pump>,
     past: Arc<Past>,
     watcher: Mutex<Option<FileWatcher>>,
-    /// The kernel would not tell us of changes; we look ourselves.
-    must_poll: AtomicBool,
     poll_every: Duration,
     sweeping: AtomicBool,
     stopped: AtomicBool,
@@ -36,7 +35,6 @@ impl Watching {
             past: Past::new(Arc::clone(&core)),
             core,
             watcher: Mutex::default(),
-            must_poll: AtomicBool::new(false),
             poll_every,
             sweeping: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -50,7 +48,7 @@ impl Watching {
     /// The feed, up to date, and woken from now on. Blocks.
     pub(super) fn start(&self) -> Result<Arc<Feed>> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-        if watcher.is_none() && !self.must_poll.load(Ordering::Acquire) {
+        if watcher.is_none() {
             let pump = Arc::downgrade(&self.pump);
             let look = move || {
                 if let Some(pump) = pump.upgrade() {
@@ -58,13 +56,10 @@ impl Watching {
                 }
             };
             // The head is written in place once for each group of commits.
-            match FileWatcher::new(&[self.core.files.layout.head()], self.poll_every, look) {
-                Ok(new) => *watcher = Some(new),
-                Err(error) => {
-                    tracing::warn!(%error, "no notice of other processes' commits; polling instead");
-                    self.must_poll.store(true, Ordering::Release);
-                }
-            }
+            let new = FileWatcher::new(&[self.core.files.layout.head()], self.poll_every, look);
+            *watcher = Some(new.map_err(|error| {
+                Error::unavailable(BACKEND, format!("watching the folder failed: {error}"))
+            })?);
         }
         drop(watcher);
         self.pump.feed()
@@ -107,14 +102,9 @@ async fn sweep(watching: ResetOnDrop, jobs: mpsc::WeakSender<Job>) {
         let clock = watching.core.time.clock();
         let now = clock.uptime();
         let sleep = clock.sleep_until(now + watching.next_expiry().min(SWEEP_AT_LEAST));
-        let must_poll = watching.must_poll.load(Ordering::Acquire);
         tokio::select! {
             () = sleep => {}
             () = watching.pump.expiry_changed.notified() => {}
-            () = tokio::time::sleep(watching.poll_every), if must_poll => {
-                let pump = Arc::clone(&watching.pump);
-                let _ = tokio::task::spawn_blocking(move || pump.look()).await;
-            }
         }
         if watching.stopped.load(Ordering::Acquire) {
             return;

@@ -16,8 +16,8 @@ use crate::{Error, Result};
 const QUEUE: usize = 1024;
 /// Commits in one group.
 const GROUP: usize = 256;
-/// Bytes in one group, roughly.
-const GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes in one group, roughly: of requests, and of what history says of them.
+pub(super) const GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// Expired objects removed on the way, so that nobody has to wait for a long sweep.
 const SWEEP_ON_THE_WAY: usize = 32;
 /// Expired objects removed by one step of a sweep.
@@ -83,13 +83,19 @@ impl Waiting {
 
     fn run(self, core: &Core, pump: &Pump) {
         let sweep = if self.sweep { SWEEP } else { SWEEP_ON_THE_WAY };
-        let group = core.commit_group(&self.commits, sweep);
-        for (answer, result) in self.answers.into_iter().zip(group.answers) {
-            // Nobody waits any more for a commit that was abandoned.
-            let _ = answer.send(result);
-        }
-        pump.tell(group.news);
-        let mut swept = group.swept;
+        let (mut commits, mut answers) = (&self.commits[..], self.answers.into_iter());
+        let mut swept = loop {
+            let group = core.commit_group(commits, sweep);
+            commits = commits.get(group.answers.len()..).unwrap_or_default();
+            for (result, answer) in group.answers.into_iter().zip(&mut answers) {
+                // Nobody waits any more for a commit that was abandoned.
+                let _ = answer.send(result);
+            }
+            pump.tell(group.news);
+            if commits.is_empty() {
+                break group.swept;
+            }
+        };
         while self.sweep && swept == SWEEP {
             let more = core.commit_group(&[], SWEEP);
             swept = more.swept;
