@@ -3,6 +3,7 @@
 mod clock;
 mod common;
 mod connect;
+mod elsewhere;
 mod flights;
 mod groups;
 mod holders;
@@ -33,6 +34,7 @@ fn main() {
             }
             migration::add(trials, server);
             connect::add(trials, server);
+            elsewhere::add(trials);
             groups::add(trials, server);
             known::add(trials, server);
             midway::add(trials, server);
