@@ -191,7 +191,7 @@ impl Committer {
 
     /// Answers the callers; what was written is kept in mind if `by` says who did.
     fn done(&mut self, jobs: Vec<Job>, plan: Arc<Plan>, by: Option<Xid>) {
-        self.shared.pump.committed(&plan.steps);
+        self.shared.pump.committed(&plan.steps, &plan.head);
         let commits = jobs.len();
         let Plan { answers, steps, head, .. } = Arc::unwrap_or_clone(plan);
         for (job, answer) in jobs.into_iter().zip(answers) {

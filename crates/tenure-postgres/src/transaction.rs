@@ -24,6 +24,7 @@ use crate::error::{Failure, commit_refused, refused};
 use crate::group::Work;
 use crate::known::Known;
 use crate::overlay::Overlay;
+use crate::pump::Pump;
 use crate::quick::{change_sql, look_sql, replace_sql};
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
@@ -81,12 +82,22 @@ pub(crate) struct Outcome {
     pub(crate) left: Option<(Head, Xid)>,
 }
 
+impl Outcome {
+    /// Tells the watchers of this process.
+    pub(crate) fn tell(&self, pump: &Pump) {
+        if let Some((head, _)) = &self.left {
+            pump.committed(&self.steps, head);
+        }
+    }
+}
+
 /// Opens a session and prepares its statements.
 pub(crate) async fn connect(shared: &Shared, role: Role) -> Result<(Session, Statements), Failure> {
     let session = shared.connector.open(role).await.map_err(|error| {
         let transient = matches!(error, Error::Unavailable { .. });
         Failure { error, transient, blames_request: false, moved: false }
     })?;
+    shared.pump.doubt();
     let prepare = prepare(&session.client);
     let patience = shared.connector.options.reply_timeout;
     let statements = tokio::time::timeout(patience, prepare)

@@ -34,7 +34,7 @@ fn main() {
             }
             migration::add(trials, server);
             connect::add(trials, server);
-            elsewhere::add(trials);
+            elsewhere::add(trials, server);
             groups::add(trials, server);
             known::add(trials, server);
             midway::add(trials, server);
