@@ -9,7 +9,7 @@
 //! change under the counter only.
 
 use futures::future::{try_join, try_join_all};
-use tenure::store::decide::{Now, Step, decide_sweep};
+use tenure::store::decide::{Now, Row, Step, decide_sweep};
 use tenure::store::{Committed, check_writer};
 use tenure::{Error, Result};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
@@ -26,6 +26,7 @@ use crate::known::Known;
 use crate::overlay::Overlay;
 use crate::pump::Pump;
 use crate::quick::{change_sql, look_sql, replace_sql};
+use crate::read::empty_meta;
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Xid;
@@ -244,7 +245,7 @@ impl Transaction<'_> {
         let ((), (locked, (mortal, (other, (named, clock))))) = try_join(
             self.begin(),
             try_join(
-                self.client.query_one(lock, &[]),
+                self.client.query_opt(lock, &[]),
                 try_join(
                     self.rows(locked_rows, &mortal),
                     try_join(
@@ -256,6 +257,7 @@ impl Transaction<'_> {
         )
         .await?;
 
+        let locked = locked.ok_or_else(empty_meta)?;
         check_writer(BACKEND, u32::try_from(locked.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
         known.found(unsigned(locked.get(1)), locked.get(5));
         let locked = Locked {
@@ -266,7 +268,7 @@ impl Transaction<'_> {
         };
         let mut overlay = Overlay::default();
         for row in mortal.iter().chain(&other).chain(&named) {
-            overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+            overlay.load(decoded(row)?, row.get(COLUMN_COUNT));
         }
         // A row taken for one without a time to live may have one: then it must be locked after all.
         let mut surprises = Keys::default();
@@ -284,7 +286,7 @@ impl Transaction<'_> {
             .await?;
             wall_ms = clock.get(0);
             for row in &rows {
-                overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+                overlay.load(decoded(row)?, row.get(COLUMN_COUNT));
             }
         }
         let sample = Sample { wall_ms, offset_ms: locked.offset_ms, last_ms: locked.last_ms };
@@ -377,6 +379,11 @@ impl Transaction<'_> {
             }),
         }
     }
+}
+
+/// A row that is damaged is the affair of those who ask for it; the others of the group go on without them.
+fn decoded(row: &SqlRow) -> Result<Row, Failure> {
+    decode(row, 0).map_err(|error| Failure { blames_request: true, ..error.into() })
 }
 
 /// What writers leave as the next expiry is even, also where theirs comes later than what is there; what a
