@@ -11,6 +11,7 @@ mod known;
 mod midway;
 mod migration;
 mod outage;
+mod replay;
 mod sql;
 mod table;
 
@@ -40,6 +41,7 @@ fn main() {
             midway::add(trials, server);
             flights::add(trials, server);
             outage::add(trials, server);
+            replay::add(trials, server);
             sql::add(trials, server);
             holders::add(trials, server);
             clock::add(trials);
