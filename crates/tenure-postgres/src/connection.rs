@@ -51,6 +51,12 @@ impl Role {
 pub(crate) const PLANNING: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
      set enable_hashjoin = off; set enable_mergejoin = off; set jit = off;";
 
+/// A standby answers with what it has, which may be out of date, and an address may lead to one at any
+/// time. The same kind of error as for an attempt to write there.
+const PRIMARY: &str = "do $$ begin if pg_is_in_recovery() then \
+     raise read_only_sql_transaction using message = 'what it has may be out of date'; \
+     end if; end $$;";
+
 /// A session whose answer nobody takes is not idle, and no statement of its runs: nothing else ends it.
 /// Over a Unix socket this does nothing.
 pub(crate) const UNHEARD: &str = "tcp_user_timeout = '3s'";
@@ -130,6 +136,7 @@ impl Connector {
             sql.push_str(&format!("set search_path = {};", quoted(schema)));
         }
         let reply_ms = self.options.reply_timeout.as_millis();
+        sql.push_str(PRIMARY);
         sql.push_str(PLANNING);
         match role {
             // A process that freezes while it holds the commit lock is cut off, so that it stops

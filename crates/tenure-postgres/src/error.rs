@@ -86,8 +86,8 @@ fn meaning(db: &tokio_postgres::error::DbError) -> Error {
         },
         "55P03" => Error::unavailable(
             BACKEND,
-            "another session holds the commit lock; look in pg_stat_activity for one that is idle \
-             in transaction",
+            "another session holds the commit lock, or that of a row, for too long; look in \
+             pg_stat_activity for one that is idle in transaction",
         ),
         _ => Error::unavailable(BACKEND, told()),
     }

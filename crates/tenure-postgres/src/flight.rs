@@ -90,7 +90,7 @@ impl Committer {
         };
         // That took a while.
         jobs.retain(|job| !job.is_abandoned());
-        if seen.is_empty() {
+        if seen.is_empty() || jobs.is_empty() {
             return self.work_off(jobs).await;
         }
         if let Err(grounded) = self.try_setting_off(jobs, &seen) {
@@ -127,9 +127,10 @@ impl Committer {
     /// work. A server that does not answer is not asked again.
     async fn look(&mut self, unknown: Vec<Key>) -> Result<Seen, Error> {
         let Some((ready, known)) = &mut self.session else { return Ok(Seen::new()) };
-        let Some(left) = known.left().filter(|_| !unknown.is_empty()) else {
+        if unknown.is_empty() {
             return Ok(Seen::new());
-        };
+        }
+        let Some(left) = known.left() else { return Ok(Seen::new()) };
         let patience = self.shared.connector.options.reply_timeout;
         match tokio::time::timeout(patience, look(ready, left, unknown)).await {
             Ok(Ok(Some(seen))) => Ok(seen),
@@ -191,7 +192,7 @@ impl Committer {
 
     /// Answers the callers; what was written is kept in mind if `by` says who did.
     fn done(&mut self, jobs: Vec<Job>, plan: Arc<Plan>, by: Option<Xid>) {
-        self.shared.pump.committed(&plan.steps);
+        self.shared.pump.committed(&plan.steps, &plan.head);
         let commits = jobs.len();
         let Plan { answers, steps, head, .. } = Arc::unwrap_or_clone(plan);
         for (job, answer) in jobs.into_iter().zip(answers) {

@@ -77,7 +77,7 @@ impl Committer {
     pub(crate) async fn work_off(&mut self, mut jobs: Vec<Job>) {
         match self.attempt(&mut jobs).await {
             Ok(outcome) => {
-                self.shared.pump.committed(&outcome.steps);
+                outcome.tell(&self.shared.pump);
                 let Outcome { answers, steps, left } = outcome;
                 for (job, answer) in jobs.into_iter().zip(answers) {
                     job.answer(answer);
@@ -111,7 +111,7 @@ impl Committer {
         let mut jobs = vec![job];
         let (answer, at_fault) = match self.attempt(&mut jobs).await {
             Ok(mut outcome) => {
-                self.shared.pump.committed(&outcome.steps);
+                outcome.tell(&self.shared.pump);
                 if let (Some((_, known)), Some((head, by))) = (&mut self.session, outcome.left) {
                     known.learn(&outcome.steps, head, by);
                 }

@@ -121,7 +121,7 @@ async fn finish(
     let transaction = Transaction { shared: &shared, client, statements, joins: true, locks: true };
     match transaction.run(&[&work], &mut Known::default()).await {
         Ok(mut outcome) => {
-            shared.pump.committed(&outcome.steps);
+            outcome.tell(&shared.pump);
             let home = Arc::clone(&shared);
             shared.connector.home.spawn(async move { guest.give_back(&home, false, room).await });
             outcome.answers.pop().unwrap_or_else(|| Err(commit_unanswered("no answer")))

@@ -19,15 +19,18 @@ const GROUPS: i64 = 64;
 /// Bytes read at once, roughly; one group may exceed it.
 const BYTES: i64 = 4 * 1024 * 1024;
 
-/// What is gone is told in the same snapshot in which the rest is read.
-const READ: &str = "select m.compacted_revision, m.revision, e.* from tenure_meta m \
+/// What is gone is told in the same snapshot in which the rest is read, and when the group that ended at
+/// `$1` was committed.
+const READ: &str = "select m.compacted_revision, m.revision, e.*, \
+     (select g.at_ms from tenure_events g where g.last_revision = $1) as given_at_ms \
+   from tenure_meta m \
    left join lateral ( \
      select f.* from ( \
        select t.*, sum(t.bytes) over (order by t.last_revision \
          rows between unbounded preceding and 1 preceding) as before \
        from (select revisions, causes, object_types, ids, names, payloads, labels, \
                created_at_ms, updated_at_ms, resource_versions, object_revisions, \
-               created_revisions, tokens, ttl_ms, last_revision, bytes \
+               created_revisions, tokens, ttl_ms, last_revision, bytes, at_ms \
              from tenure_events where last_revision > $1 order by last_revision limit $2) t) f \
      where f.before is null or f.before < $3::bigint \
      order by f.last_revision) e on true";
@@ -38,6 +41,12 @@ pub(crate) struct Found {
     pub(crate) batches: Vec<Arc<Batch>>,
     /// The store's revision in the same snapshot.
     pub(crate) head: u64,
+    /// What is kept begins after this revision.
+    pub(crate) oldest: u64,
+    /// When the group was committed that ended at the revision given, if it is kept.
+    pub(crate) given_at_ms: Option<i64>,
+    /// When the last one of these was.
+    pub(crate) last_at_ms: Option<i64>,
 }
 
 impl Shared {
@@ -58,7 +67,9 @@ impl Shared {
             decode(row, after, &mut batches).map_err(damaged)?;
         }
         let batches = batches.into_iter().map(Arc::new).collect();
-        Ok(Found { batches, head })
+        let given_at_ms = first.get("given_at_ms");
+        let last_at_ms = rows.last().and_then(|row| row.get("at_ms"));
+        Ok(Found { batches, head, oldest, given_at_ms, last_at_ms })
     }
 }
 

@@ -36,6 +36,7 @@ mod listen;
 mod migrate;
 mod newcomer;
 mod options;
+mod outlet;
 mod overlay;
 mod pace;
 mod pump;

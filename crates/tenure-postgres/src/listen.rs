@@ -63,7 +63,10 @@ impl Line {
     pub(crate) async fn open(connector: &Connector) -> Result<Self> {
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS);
         let session = connector.open_with(Role::Listen, Some(sender)).await?;
-        let asked = session.client.query_typed_one("select pg_backend_pid()", &[]).await;
+        let patience = connector.options.reply_timeout;
+        let asking = session.client.query_typed_one("select pg_backend_pid()", &[]);
+        let asked = tokio::time::timeout(patience, asking).await;
+        let asked = asked.map_err(|_| Failure::timeout("connecting", patience).error)?;
         let pid = asked.map_err(|error| Failure::from(error).error)?.get(0);
         Ok(Self { session, notifications, pid })
     }
@@ -141,7 +144,10 @@ async fn serve(shared: &Shared, line: &mut Line, questions: &mpsc::Sender<Questi
         if shared.pump.is_watched() != hears_commits {
             hears_commits = !hears_commits;
             let verb = if hears_commits { "listen" } else { "unlisten" };
-            if line.session.client.batch_execute(&format!("{verb} {commits}")).await.is_err() {
+            let sql = format!("{verb} {commits}");
+            let told = line.session.client.batch_execute(&sql);
+            let patience = shared.connector.options.reply_timeout;
+            if !matches!(tokio::time::timeout(patience, told).await, Ok(Ok(()))) {
                 return;
             }
             // What was said before went unheard.

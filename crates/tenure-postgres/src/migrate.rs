@@ -145,20 +145,15 @@ async fn upgrade(session: &Session, schema: Option<&str>) -> Result<(), Failure>
 
 async fn opened(session: &Session) -> Result<(Names, bool), Failure> {
     let sql = "select min_writer, current_schema(), current_setting('fsync') = 'on', \
-               pg_is_in_recovery(), left(md5(current_schema()), 16) from tenure_meta";
+               left(md5(current_schema()), 16) from tenure_meta";
     let row = session.client.query_opt(sql, &[]).await?;
     let Some(row) = row else {
         let reason = "table tenure_meta is empty; restore it from a backup";
         return Err(Error::corrupt(BACKEND, reason).into());
     };
     check_writer(BACKEND, u32::try_from(row.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
-    if row.get(3) {
-        let reason = "the server is a standby; connect to the primary, or list all hosts and add \
-                      target_session_attrs=read-write";
-        return Err(Error::unavailable(BACKEND, reason).into());
-    }
     let schema: Option<&str> = row.get(1);
-    let mark: Option<&str> = row.get(4);
+    let mark: Option<&str> = row.get(3);
     let commits = channel(schema.unwrap_or("public"));
     Ok((Names::new(commits, mark.unwrap_or_default()), row.get(2)))
 }

@@ -1,20 +1,26 @@
 //! From the database to the watchers of this process.
 //!
-//! While somebody watches, one task reads what was committed and publishes it to a [`Feed`]. It
+//! While somebody watches, one task reads what was committed and publishes it to a [`tenure::store::Feed`]. It
 //! looks when a notification comes, when a commit of this process was not next in line, and every
 //! now and then in any case: nothing is concluded from silence. Commits are serial, so reading
 //! "everything after the last revision" misses nothing. Without watchers there is no task.
+//!
+//! Should the store have lost what was told ([`crate::outlet`]), whoever watches is told that history is
+//! gone, and the next watch begins with another feed.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use tenure::store::decide::Step;
-use tenure::store::{Feed, FeedLimits, Watch, WatchRequest};
+use tenure::store::{Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::Notify;
 
+use crate::apply::Head;
 use crate::history::Log;
+use crate::outlet::Outlet;
 use crate::shared::{Shared, closed};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -24,7 +30,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 struct Watchers;
 
 struct Running {
-    feed: Arc<Feed>,
+    outlet: Arc<Outlet>,
     watchers: Weak<Watchers>,
 }
 
@@ -36,13 +42,38 @@ pub(crate) struct Pump {
     bell: Notify,
     /// Rung when the first watcher comes and when the last one is gone.
     changed: Notify,
+    /// How many sessions for commits were opened.
+    sessions: AtomicU64,
 }
 
 impl Pump {
-    fn current(&self) -> Option<(Arc<Feed>, Arc<Watchers>)> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Option<(Arc<Outlet>, Arc<Watchers>)> {
+        let running = self.running();
         let running = running.as_ref()?;
-        Some((Arc::clone(&running.feed), running.watchers.upgrade()?))
+        Some((Arc::clone(&running.outlet), running.watchers.upgrade()?))
+    }
+
+    fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Acquire)
+    }
+
+    /// A session for commits was opened, and it may be on a server that never heard of what was told.
+    pub(crate) fn doubt(&self) {
+        self.sessions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends all watches: what they were told is no longer so.
+    fn end(&self, outlet: &Arc<Outlet>, why: Error) {
+        let mut running = self.running();
+        if running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.outlet, outlet)) {
+            *running = None;
+        }
+        drop(running);
+        outlet.feed.close(why);
     }
 
     /// Whether commits should be heard of.
@@ -62,19 +93,17 @@ impl Pump {
 
     /// A notification of a commit came; it says the revision.
     pub(crate) fn told(&self, payload: &str) {
-        let Some((feed, _)) = self.current() else { return };
-        if !payload.parse().is_ok_and(|told: u64| told <= feed.head()) {
+        let Some((outlet, _)) = self.current() else { return };
+        if !payload.parse().is_ok_and(|told: u64| told <= outlet.feed.head()) {
             self.ring();
         }
     }
 
     /// Takes what this process has just committed. If it is next in line watchers get it at once,
     /// otherwise the task reads it with what came before.
-    pub(crate) fn committed(&self, steps: &[Step]) {
-        let (Some(first), Some((feed, _))) = (steps.first(), self.current()) else { return };
-        if feed.head() + 1 == first.revision {
-            feed.publish(steps.iter().map(Step::batch));
-        } else {
+    pub(crate) fn committed(&self, steps: &[Step], head: &Head) {
+        let Some((outlet, _)) = self.current() else { return };
+        if !outlet.publish_own(steps, head.clock_last_ms, self.sessions()) {
             self.bell.notify_one();
         }
     }
@@ -83,14 +112,14 @@ impl Pump {
 /// Opens a watch.
 pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Result<Watch> {
     let head = shared.meta().await?.revision;
-    let (feed, watchers) = join(shared, head);
+    let (outlet, watchers) = join(shared, head);
     // The watch starts at what is committed now, not at what this process has heard of.
-    if feed.head() < head {
-        advance(shared, &feed).await?;
+    if outlet.feed.head() != head {
+        advance(shared, &outlet).await?;
     }
     let request = WatchRequest { after: request.after.or(Some(head)), ..request.clone() };
     let log = Arc::new(Log(Arc::downgrade(shared)));
-    let watch = feed.watch(&request, Some(log))?;
+    let watch = outlet.feed.watch(&request, Some(log))?;
     let start = watch.start();
     let stopped = {
         let shared = Arc::clone(shared);
@@ -110,33 +139,43 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
 }
 
 /// The running feed, or a new one that begins at `head`.
-fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Feed>, Arc<Watchers>) {
+fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Outlet>, Arc<Watchers>) {
     if let Some(current) = shared.pump.current() {
         return current;
     }
-    let mut running = shared.pump.running.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut running = shared.pump.running();
     if let Some(current) = running.as_ref()
         && let Some(watchers) = current.watchers.upgrade()
     {
-        return (Arc::clone(&current.feed), watchers);
+        return (Arc::clone(&current.outlet), watchers);
     }
-    let feed = Arc::new(Feed::new(head, FeedLimits::default()));
+    let outlet = Arc::new(Outlet::new(head, shared.pump.sessions()));
     let watchers = Arc::new(Watchers);
-    *running = Some(Running { feed: Arc::clone(&feed), watchers: Arc::downgrade(&watchers) });
-    let work = run(Arc::clone(shared), Arc::clone(&feed), Arc::downgrade(&watchers));
+    *running = Some(Running { outlet: Arc::clone(&outlet), watchers: Arc::downgrade(&watchers) });
+    let work = run(Arc::clone(shared), Arc::clone(&outlet), Arc::downgrade(&watchers));
     shared.connector.home.spawn(work);
-    (feed, watchers)
+    (outlet, watchers)
 }
 
-/// Publishes everything committed so far.
-async fn advance(shared: &Shared, feed: &Feed) -> Result<()> {
+/// Publishes everything committed so far. [`Error::Compacted`] if it does not follow what was told.
+async fn advance(shared: &Shared, outlet: &Arc<Outlet>) -> Result<()> {
     loop {
-        let after = feed.head();
+        let sessions = shared.pump.sessions();
+        let told = outlet.told();
+        let after = told.revision;
         match shared.events_after(after).await {
+            Ok(found) if !told.precedes(&found) => {
+                let head = found.head;
+                tracing::warn!(after, head, "the store has lost what watchers were told");
+                let gone = Error::Compacted { requested: after, oldest: head };
+                shared.pump.end(outlet, gone.clone());
+                return Err(gone);
+            }
             Ok(found) => {
+                let head = found.head;
                 let last = found.batches.last().map_or(after, |batch| batch.revision);
-                feed.publish(found.batches);
-                if last >= found.head || last == after {
+                outlet.publish_found(told, found, sessions);
+                if last >= head || last == after {
                     return Ok(());
                 }
             }
@@ -144,23 +183,24 @@ async fn advance(shared: &Shared, feed: &Feed) -> Result<()> {
             Err(Error::Compacted { .. }) => {
                 let head = shared.meta().await?.revision;
                 tracing::warn!(after, head, "watchers fell behind the history that is kept");
-                feed.reset(head);
+                outlet.reset(head);
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-async fn run(shared: Arc<Shared>, feed: Arc<Feed>, watchers: Weak<Watchers>) {
+async fn run(shared: Arc<Shared>, outlet: Arc<Outlet>, watchers: Weak<Watchers>) {
     let poll = shared.connector.options.poll_interval;
     shared.pump.changed.notify_one();
     let mut backoff = BACKOFF_MIN;
     while watchers.strong_count() > 0 {
-        let pause = match advance(&shared, &feed).await {
+        let pause = match advance(&shared, &outlet).await {
             Ok(()) => {
                 backoff = BACKOFF_MIN;
                 poll
             }
+            Err(Error::Compacted { .. }) => break,
             Err(error) => {
                 tracing::debug!(%error, "watchers wait for the server");
                 backoff = (backoff * 2).min(BACKOFF_MAX);

@@ -5,7 +5,7 @@
 //! and an object must never seem gone and then be there again.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Guarded, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ struct Slot {
 pub(crate) struct Reader {
     session: Session,
     statements: Guarded<HashMap<String, Statement>>,
+    /// Nobody was answered on it in time.
+    hangs: AtomicBool,
 }
 
 impl Readers {
@@ -81,7 +83,7 @@ impl Readers {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         let mut slot = self.slots[turn].lock().await;
         if let Some(reader) = &slot.reader
-            && !reader.session.client.is_closed()
+            && !reader.is_lost()
         {
             return Ok(Arc::clone(reader));
         }
@@ -93,7 +95,7 @@ impl Readers {
         }
         match connector.open(Role::Read).await {
             Ok(session) => {
-                let reader = Arc::new(Reader { session, statements: Guarded::default() });
+                let reader = Arc::new(Reader::new(session));
                 *slot = Slot { reader: Some(Arc::clone(&reader)), failed: None };
                 Ok(reader)
             }
@@ -107,6 +109,14 @@ impl Readers {
 }
 
 impl Reader {
+    fn new(session: Session) -> Self {
+        Self { session, statements: Guarded::default(), hangs: AtomicBool::new(false) }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.session.client.is_closed() || self.hangs.load(Ordering::Relaxed)
+    }
+
     async fn statement(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
         let known =
             self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql).cloned();
@@ -142,7 +152,11 @@ impl Shared {
             let failure: Failure = match tokio::time::timeout(patience, work).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(error)) => tokio_postgres::Error::into(error),
-                Err(_) => Failure::timeout("a read", patience),
+                Err(_) => {
+                    // The next one tries another.
+                    reader.hangs.store(true, Ordering::Relaxed);
+                    Failure::timeout("a read", patience)
+                }
             };
             if retried || !failure.transient {
                 return Err(failure.error);

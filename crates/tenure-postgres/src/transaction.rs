@@ -9,7 +9,7 @@
 //! change under the counter only.
 
 use futures::future::{try_join, try_join_all};
-use tenure::store::decide::{Now, Step, decide_sweep};
+use tenure::store::decide::{Now, Row, Step, decide_sweep};
 use tenure::store::{Committed, check_writer};
 use tenure::{Error, Result};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
@@ -24,7 +24,9 @@ use crate::error::{Failure, commit_refused, refused};
 use crate::group::Work;
 use crate::known::Known;
 use crate::overlay::Overlay;
+use crate::pump::Pump;
 use crate::quick::{change_sql, look_sql, replace_sql};
+use crate::read::empty_meta;
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Xid;
@@ -81,12 +83,22 @@ pub(crate) struct Outcome {
     pub(crate) left: Option<(Head, Xid)>,
 }
 
+impl Outcome {
+    /// Tells the watchers of this process.
+    pub(crate) fn tell(&self, pump: &Pump) {
+        if let Some((head, _)) = &self.left {
+            pump.committed(&self.steps, head);
+        }
+    }
+}
+
 /// Opens a session and prepares its statements.
 pub(crate) async fn connect(shared: &Shared, role: Role) -> Result<(Session, Statements), Failure> {
     let session = shared.connector.open(role).await.map_err(|error| {
         let transient = matches!(error, Error::Unavailable { .. });
         Failure { error, transient, blames_request: false, moved: false }
     })?;
+    shared.pump.doubt();
     let prepare = prepare(&session.client);
     let patience = shared.connector.options.reply_timeout;
     let statements = tokio::time::timeout(patience, prepare)
@@ -233,7 +245,7 @@ impl Transaction<'_> {
         let ((), (locked, (mortal, (other, (named, clock))))) = try_join(
             self.begin(),
             try_join(
-                self.client.query_one(lock, &[]),
+                self.client.query_opt(lock, &[]),
                 try_join(
                     self.rows(locked_rows, &mortal),
                     try_join(
@@ -245,6 +257,7 @@ impl Transaction<'_> {
         )
         .await?;
 
+        let locked = locked.ok_or_else(empty_meta)?;
         check_writer(BACKEND, u32::try_from(locked.get::<_, i32>(0)).unwrap_or(u32::MAX))?;
         known.found(unsigned(locked.get(1)), locked.get(5));
         let locked = Locked {
@@ -255,7 +268,7 @@ impl Transaction<'_> {
         };
         let mut overlay = Overlay::default();
         for row in mortal.iter().chain(&other).chain(&named) {
-            overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+            overlay.load(decoded(row)?, row.get(COLUMN_COUNT));
         }
         // A row taken for one without a time to live may have one: then it must be locked after all.
         let mut surprises = Keys::default();
@@ -273,7 +286,7 @@ impl Transaction<'_> {
             .await?;
             wall_ms = clock.get(0);
             for row in &rows {
-                overlay.load(decode(row, 0)?, row.get(COLUMN_COUNT));
+                overlay.load(decoded(row)?, row.get(COLUMN_COUNT));
             }
         }
         let sample = Sample { wall_ms, offset_ms: locked.offset_ms, last_ms: locked.last_ms };
@@ -366,6 +379,11 @@ impl Transaction<'_> {
             }),
         }
     }
+}
+
+/// A row that is damaged is the affair of those who ask for it; the others of the group go on without them.
+fn decoded(row: &SqlRow) -> Result<Row, Failure> {
+    decode(row, 0).map_err(|error| Failure { blames_request: true, ..error.into() })
 }
 
 /// What writers leave as the next expiry is even, also where theirs comes later than what is there; what a

@@ -249,6 +249,19 @@ impl Postgres {
         self.start_again()
     }
 
+    /// Stops, and starts as a standby of nobody: it answers reads with what it has, until
+    /// [`Postgres::promote`].
+    pub fn restart_as_standby(&mut self) -> Result<()> {
+        self.stop(StopMode::Fast)?;
+        std::fs::write(self.data().join("standby.signal"), "").context("writing standby.signal")?;
+        self.start_again()
+    }
+
+    /// Makes a primary of a standby.
+    pub fn promote(&self) -> Result<()> {
+        self.psql(USER, "select pg_promote()").map(drop)
+    }
+
     /// Freezes the server and every session: connections stay open and nobody answers.
     pub fn pause(&self) -> Result<()> {
         self.signal_all(Signal::STOP)

@@ -18,6 +18,8 @@ use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put, raw}
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("groups::outcomes_are_independent", move || independent(server));
+    trials.test("groups::a_damaged_row_concerns_its_own_commits", move || damaged(server));
+    trials.test("groups::a_missing_counter_is_told", move || no_counter(server));
     trials.test("groups::touches_notify_nobody", move || silent(server));
     trials.test("groups::a_watch_misses_nothing_of_many_writers", move || nothing_missed(server));
     trials.test("groups::touches_and_commits_do_not_deadlock", move || no_deadlock(server));
@@ -59,6 +61,37 @@ async fn independent(server: Server) -> Outcome {
     // A hundred creations and one winner on the hot object, each with a revision of its own.
     revisions.sort_unstable();
     ensure_eq!(revisions, (before + 1..=before + 101).collect::<Vec<_>>());
+    Ok(())
+}
+
+async fn damaged(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (store, operator) = (connect(&url).await?, raw(&url).await?);
+    store.commit(put("damaged", "x").label("a", "b")).await?;
+    let damage = "set tenure.writer = '1'; update objects set labels = 'no JSON'";
+    operator.batch_execute(damage).await.or_fail()?;
+    let ids = (0..20).map(|n| if n == 11 { "damaged".to_owned() } else { n.to_string() });
+    let answers = join_all(ids.map(|id| store.commit(put(id, "y")))).await;
+    for (n, answer) in answers.into_iter().enumerate() {
+        let fine = match answer {
+            Err(Error::Corrupt { .. }) => n == 11,
+            answer => n != 11 && answer.is_ok(),
+        };
+        ensure!(fine, "{n} was not answered for itself");
+    }
+    Ok(())
+}
+
+async fn no_counter(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (store, operator) = (connect(&url).await?, raw(&url).await?);
+    store.commit(put("a", "x")).await?;
+    operator.batch_execute("delete from tenure_meta").await.or_fail()?;
+    let told = store.commit(put("a", "y")).await;
+    ensure!(
+        matches!(&told, Err(Error::Corrupt { reason, .. }) if reason.contains("tenure_meta")),
+        "{told:?}"
+    );
     Ok(())
 }
 

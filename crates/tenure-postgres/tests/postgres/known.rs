@@ -35,6 +35,9 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("known::what_is_said_to_be_absent_must_be", move || lives::absent(server));
     trials.test("known::what_others_wrote_is_looked_at_first", move || seen::others(server));
     trials.test("known::what_was_seen_may_have_changed_since", move || seen::race(server));
+    trials.test("known::what_nobody_waits_for_after_a_look_is_not_sent", move || {
+        seen::abandoned(server)
+    });
     trials.test("known::a_name_has_one_object_at_any_revision", move || seen::names(server));
     trials.test("known::answers_and_events_are_the_same_as_ever", move || answers(server));
     trials.test("known::lost_connections_leave_nothing_open_but_what_is_said_to_be", move || {

@@ -3,6 +3,7 @@
 mod clock;
 mod common;
 mod connect;
+mod elsewhere;
 mod flights;
 mod groups;
 mod holders;
@@ -10,6 +11,7 @@ mod known;
 mod midway;
 mod migration;
 mod outage;
+mod replay;
 mod sql;
 mod table;
 
@@ -33,11 +35,13 @@ fn main() {
             }
             migration::add(trials, server);
             connect::add(trials, server);
+            elsewhere::add(trials, server);
             groups::add(trials, server);
             known::add(trials, server);
             midway::add(trials, server);
             flights::add(trials, server);
             outage::add(trials, server);
+            replay::add(trials, server);
             sql::add(trials, server);
             holders::add(trials, server);
             clock::add(trials);

@@ -32,6 +32,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials
         .test("outage::a_frozen_process_that_takes_no_answer_is_cut_off", move || unheard(server));
     trials.test("outage::a_held_lock_is_told", move || held_lock(server));
+    trials.test("outage::a_connection_that_hangs_is_read_from_once", move || hangs(server));
 }
 
 /// What a writer was told.
@@ -246,6 +247,25 @@ async fn held_lock(server: Server) -> Outcome {
     ensure!(reason.contains("pg_stat_activity"), "{reason}");
     transaction.rollback().await.or_fail()?;
     store.commit(put("a", "x")).await?;
+    Ok(())
+}
+
+/// The server answers, but not on the connection that reads.
+async fn hangs(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let options = Options::new().read_connections(1).reply_timeout(Duration::from_secs(2));
+    let store = PostgresStore::connect_with(&url, options).await?.into_store();
+    store.get(&key("a")).await?;
+    let sessions = "select array_agg(pid) from pg_stat_activity \
+                    where datname = current_database() and application_name = 'tenure read'";
+    let sessions: Vec<i32> = raw(&url).await?.query_one(sessions, &[]).await.or_fail()?.get(0);
+    server.0.pause_sessions(&sessions).or_fail()?;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(store.get(&key("a")).await);
+    }
+    server.0.resume_sessions(&sessions).or_fail()?;
+    ensure!(answers.iter().any(Result::is_ok), "{answers:?}");
     Ok(())
 }
 

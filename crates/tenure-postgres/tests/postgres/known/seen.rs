@@ -6,7 +6,7 @@ use tenure::store::{Commit, Event, Expect, WatchRequest};
 use tenure_conformance::{Failure, ensure, ensure_eq};
 
 use super::{known, result, was_quick};
-use crate::common::{Outcome, Server, connect, key, put, raw};
+use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put, raw};
 
 pub(super) async fn others(server: Server) -> Outcome {
     let url = server.fresh_database()?;
@@ -92,6 +92,33 @@ pub(super) async fn race(server: Server) -> Outcome {
         let object = store.get(&key(format!("{n}"))).await?.ok_or("gone")?;
         ensure_eq!(object.version, 1 + 2 * ROUNDS, "{}", object.key);
     }
+    Ok(())
+}
+
+/// The caller goes while the store looks at the row that the commit is about.
+pub(super) async fn abandoned(server: Server) -> Outcome {
+    let url = server.fresh_database()?;
+    let (store, other) = (connect(&url).await?, connect(&url).await?);
+    let (client, operator) = (raw(&url).await?, raw(&url).await?);
+    other.commit(put("theirs", "x")).await?;
+    known(&store, &client, "mine").await?;
+    let lock = "begin; lock table objects in access exclusive mode";
+    operator.batch_execute(lock).await.or_fail()?;
+    let caller = store.clone();
+    let caller = tokio::spawn(async move { caller.commit(put("theirs", "ours")).await });
+    let looks = "select count(*) > 0 from pg_stat_activity where datname = current_database() \
+                 and wait_event_type = 'Lock' and query like 'select m.revision, m.xmin%'";
+    eventually("the store looks", || async {
+        Ok(client.query_one(looks, &[]).await.or_fail()?.get(0))
+    })
+    .await?;
+    caller.abort();
+    let gone = caller.await;
+    operator.batch_execute("rollback").await.or_fail()?;
+    ensure!(gone.is_err(), "{gone:?}");
+    store.commit(put("mine", "next")).await?;
+    ensure!(was_quick(&client).await?, "something was sent in vain");
+    ensure_eq!(other.get(&key("theirs")).await?.map(|object| object.version), Some(1));
     Ok(())
 }
 
