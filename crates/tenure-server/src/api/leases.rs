@@ -10,6 +10,7 @@ use tenure::lease::{
     Renewed, Scope, Status, Terms, Wait,
 };
 
+use super::records::about;
 use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
@@ -162,9 +163,14 @@ impl View {
         Ok(self.part.coordinator.proclaim_deed(deed, metadata).await?)
     }
 
-    /// Whether the caller may act on this deed.
+    /// Whether the caller may act on this deed. It comes from outside, and so does the line that it names:
+    /// whoever is passed a lease is taken out of that.
     pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
-        self.may_hold_lease(&deed.id)
+        self.may_hold_lease(&deed.id)?;
+        if deed.line == deed.id {
+            return Ok(());
+        }
+        self.require(Action::LeasesHold, &about(&deed.line))
     }
 
     /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
