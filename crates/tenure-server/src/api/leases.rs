@@ -145,6 +145,20 @@ impl View {
         Ok(answers.into_iter().map(answer).collect())
     }
 
+    /// The same for deeds as they came, of which some may make no sense.
+    pub async fn renew_given(
+        &self,
+        deeds: Vec<tenure::Result<Deed>>,
+    ) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
+        let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
+        let mut renewed = self.renew(&sound).await?.into_iter();
+        let answers = deeds.into_iter().filter_map(|deed| match deed {
+            Ok(_) => renewed.next(),
+            Err(error) => Some(Err(error.into())),
+        });
+        Ok(answers.collect())
+    }
+
     /// Lets go.
     pub async fn release(&self, deed: &Deed, outcome: ReleaseOutcome<'_>) -> Result<(), Fault> {
         self.may_hold(deed)?;
