@@ -80,7 +80,7 @@ impl View {
     }
 
     /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
-    /// not hold it any more.
+    /// not hold it any more. Whoever does not wait takes no longer than a request, which is answered.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
@@ -88,10 +88,11 @@ impl View {
         resource: &str,
         acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
-        let _room = match asked.wait {
-            Wait::No => self.api.room().request()?,
-            Wait::For(_) | Wait::Forever => self.take(Use::Wait)?,
-        };
+        if asked.wait == Wait::No {
+            let _room = self.api.room().request()?;
+            return Ok(acquiring.await?);
+        }
+        let _room = self.take(Use::Wait)?;
         let acquired = tokio::select! {
             biased;
             acquired = self.api.shutdown().or(acquiring) => acquired,
