@@ -32,6 +32,13 @@ pub struct Asked {
     pub reapable: bool,
 }
 
+impl Asked {
+    /// Whether the same owner can ask again, and get what it has: it knows its own start.
+    pub(super) fn may_ask_again(&self) -> bool {
+        self.owner.contains('#')
+    }
+}
+
 /// Who holds a scope, and who waits for it.
 pub type Shown = Status;
 
@@ -55,7 +62,7 @@ impl View {
         };
         let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
         // Whoever does not know its own start cannot ask again: what it gives up is let go.
-        if asked.owner.contains('#') {
+        if asked.may_ask_again() {
             terms = terms.resume();
         }
         if let Some(ttl) = asked.ttl {
