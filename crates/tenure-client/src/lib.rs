@@ -96,6 +96,9 @@ impl ServerStore {
         let far = Way::new(options.clone(), Home::start(BACKEND)?)?;
         let near = Way::new(options, Home::here())?;
         let capabilities = capabilities(&near.links).await?;
+        for way in [&far, &near] {
+            way.links.take_at_most(capabilities.limits.commit_bytes);
+        }
         Ok(Self { capabilities, far, near })
     }
 

@@ -25,6 +25,8 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 30;
 /// A page of the largest objects.
 const MAX_ANSWER: usize = 1 << 30;
+/// Bytes of calls that go together in one message, unless one call alone is more.
+const TOGETHER: usize = 256 * 1024;
 /// Between attempts to find a server that answers, longer each time.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSES: u32 = 6;
@@ -36,6 +38,8 @@ pub(crate) struct Links {
     channels: Vec<Channel>,
     /// The one in use.
     at: AtomicUsize,
+    /// How many bytes of calls go together.
+    together: AtomicUsize,
     /// What each of them had to say when it failed.
     told: RwLock<Vec<Option<Told>>>,
     /// Closed with the store.
@@ -74,8 +78,19 @@ impl Links {
             told: RwLock::new(vec![None; channels.len()]),
             channels,
             at: AtomicUsize::new(0),
+            together: AtomicUsize::new(TOGETHER),
             open: Semaphore::new(0),
         }))
+    }
+
+    /// Servers take commits of so many bytes, so no more than that goes together.
+    pub(crate) fn take_at_most(&self, commit_bytes: usize) {
+        self.together.store(commit_bytes.min(TOGETHER), Ordering::Relaxed);
+    }
+
+    /// How many bytes of calls go together in one message.
+    pub(crate) fn together(&self) -> usize {
+        self.together.load(Ordering::Relaxed)
     }
 
     pub(crate) fn close(&self) {

@@ -18,8 +18,6 @@ use crate::pending::{Pending, Reply};
 
 /// Calls in one message at most.
 const TOGETHER: usize = 512;
-/// And in bytes, unless one call alone is more: well within what servers take.
-const BYTES: usize = 256 * 1024;
 /// How long a stream that is gone gets to say why.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Messages on their way before the server takes them.
@@ -96,7 +94,7 @@ pub(crate) async fn run(
             },
             place = outgoing.reserve(), if !backlog.is_empty() => match place {
                 Ok(place) => {
-                    if let Some(message) = stream.message(backlog) {
+                    if let Some(message) = stream.message(backlog, links.together()) {
                         place.send(message);
                     }
                 }
@@ -163,14 +161,19 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next message: as many calls as go together, less those that were given up.
-    fn message(&mut self, backlog: &mut VecDeque<Pending>) -> Option<v1::ExchangeRequest> {
+    /// The next message: as many calls as go together, in number and in bytes, less those that were given
+    /// up.
+    fn message(
+        &mut self,
+        backlog: &mut VecDeque<Pending>,
+        most: usize,
+    ) -> Option<v1::ExchangeRequest> {
         let (mut calls, mut bytes) = (Vec::new(), 0);
         while calls.len() < TOGETHER
             && let Some(pending) = backlog.front()
         {
             bytes += pending.call.encoded_len();
-            if bytes > BYTES && !calls.is_empty() {
+            if bytes > most && !calls.is_empty() {
                 break;
             }
             let Some(pending) = backlog.pop_front() else { break };

@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use prometheus_client::registry::Registry;
+use socket2::{SockRef, TcpKeepalive};
 use tenure::store::Store;
 use tenure::store::measured::StoreMetrics;
 use tokio::net::{TcpListener, TcpStream};
@@ -183,6 +184,7 @@ impl Server {
                 }
             };
             let _ = stream.set_nodelay(true);
+            keep_asking(&stream);
             let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
             // Whoever comes when all places are taken is turned away, not kept waiting.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
@@ -228,6 +230,13 @@ impl Drop for Cut {
     fn drop(&mut self) {
         self.0.begin();
     }
+}
+
+/// Has the system ask the other end whether it is still there when nothing passes. HTTP/2 asks by itself;
+/// but whoever waits over HTTP/1 is silent, and would keep its place in line after its machine has gone.
+fn keep_asking(stream: &TcpStream) {
+    let asking = TcpKeepalive::new().with_time(PING_EVERY).with_interval(PING_TIMEOUT);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&asking.with_retries(2));
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

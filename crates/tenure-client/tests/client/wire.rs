@@ -1,5 +1,6 @@
 //! What can go wrong between a client and its servers.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::lease::{Coordinator, Terms};
@@ -9,12 +10,14 @@ use tenure::{Error, Key};
 use tenure_client::{Options, ServerStore};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, OrFail};
+use tenure_server::ServerLimits;
 use tenure_testkit::Proxy;
 
 use crate::common::{Outcome, Serving, connect, eventually};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("wire::large_commits_at_once_go_in_several_messages", large);
+    trials.test("wire::a_server_that_takes_small_messages_gets_small_ones", small);
     trials.test("wire::answers_are_taken_while_calls_wait_to_leave", flood);
     trials.test("wire::a_frozen_server_is_left_in_time_for_a_lease", frozen);
     trials.test("wire::a_watch_waits_for_a_server_that_is_behind", behind);
@@ -44,6 +47,27 @@ async fn large() -> Outcome {
         .collect();
     for writer in writers {
         writer.await??;
+    }
+    Ok(())
+}
+
+/// What is too much for it is refused before it leaves, and nobody else's calls go down with it.
+async fn small() -> Outcome {
+    let limits = ServerLimits { message_bytes: 64 * 1024, ..ServerLimits::default() };
+    let server = Serving::start_with(memory(), SocketAddr::from(([127, 0, 0, 1], 0)), limits);
+    let client = connect(&server.url()).await?;
+    let writers: Vec<_> = (0..256)
+        .map(|n| {
+            let (client, bytes) = (client.clone(), if n == 100 { 100_000 } else { 4_000 });
+            tokio::spawn(async move { client.commit(put(n, bytes)).await })
+        })
+        .collect();
+    for (n, writer) in writers.into_iter().enumerate() {
+        match writer.await? {
+            Ok(_) if n != 100 => {}
+            Err(Error::LimitExceeded { .. }) if n == 100 => {}
+            other => return Err(Failure::new(format!("{n} was told {other:?}"))),
+        }
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use tenure::lease::{
     Renewed, Scope, Status, Terms, Wait,
 };
 
+use super::records::about;
 use super::{Grounds, View};
 use crate::Fault;
 use crate::auth::Action;
@@ -29,6 +30,13 @@ pub struct Asked {
     pub metadata: Metadata,
     /// Leaves something to reap.
     pub reapable: bool,
+}
+
+impl Asked {
+    /// Whether the same owner can ask again, and get what it has: it knows its own start.
+    pub(super) fn may_ask_again(&self) -> bool {
+        self.owner.contains('#')
+    }
 }
 
 /// Who holds a scope, and who waits for it.
@@ -54,7 +62,7 @@ impl View {
         };
         let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
         // Whoever does not know its own start cannot ask again: what it gives up is let go.
-        if asked.owner.contains('#') {
+        if asked.may_ask_again() {
             terms = terms.resume();
         }
         if let Some(ttl) = asked.ttl {
@@ -79,7 +87,7 @@ impl View {
     }
 
     /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
-    /// not hold it any more.
+    /// not hold it any more. Whoever does not wait takes no longer than a request, which is answered.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
@@ -87,10 +95,11 @@ impl View {
         resource: &str,
         acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
-        let _room = match asked.wait {
-            Wait::No => self.api.room().request()?,
-            Wait::For(_) | Wait::Forever => self.take(Use::Wait)?,
-        };
+        if asked.wait == Wait::No {
+            let _room = self.api.room().request()?;
+            return Ok(acquiring.await?);
+        }
+        let _room = self.take(Use::Wait)?;
         let acquired = tokio::select! {
             biased;
             acquired = self.api.shutdown().or(acquiring) => acquired,
@@ -144,6 +153,20 @@ impl View {
         Ok(answers.into_iter().map(answer).collect())
     }
 
+    /// The same for deeds as they came, of which some may make no sense.
+    pub async fn renew_given(
+        &self,
+        deeds: Vec<tenure::Result<Deed>>,
+    ) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
+        let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
+        let mut renewed = self.renew(&sound).await?.into_iter();
+        let answers = deeds.into_iter().filter_map(|deed| match deed {
+            Ok(_) => renewed.next(),
+            Err(error) => Some(Err(error.into())),
+        });
+        Ok(answers.collect())
+    }
+
     /// Lets go.
     pub async fn release(&self, deed: &Deed, outcome: ReleaseOutcome<'_>) -> Result<(), Fault> {
         self.may_hold(deed)?;
@@ -162,9 +185,14 @@ impl View {
         Ok(self.part.coordinator.proclaim_deed(deed, metadata).await?)
     }
 
-    /// Whether the caller may act on this deed.
+    /// Whether the caller may act on this deed. It comes from outside, and so does the line that it names:
+    /// whoever is passed a lease is taken out of that.
     pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
-        self.may_hold_lease(&deed.id)
+        self.may_hold_lease(&deed.id)?;
+        if deed.line == deed.id {
+            return Ok(());
+        }
+        self.require(Action::LeasesHold, &about(&deed.line))
     }
 
     /// Whether the caller may hold the lease with this id, or tidy up after whoever did.

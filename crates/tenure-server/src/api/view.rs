@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure::lease::Coordinator;
-use tenure::store::Store;
+use tenure::store::{Capabilities, Store};
 
 use super::{Api, Part};
 use crate::Fault;
@@ -33,6 +33,17 @@ impl View {
     /// The caller's part of the store. Nothing is checked here.
     pub fn store(&self) -> &Store {
         &self.part.store
+    }
+
+    /// What the caller's part of the store promises. A commit has to fit into a message, with half of it
+    /// left for names, labels and whatever it is wrapped in.
+    pub fn capabilities(&self) -> Capabilities {
+        let mut told = self.part.store.capabilities().clone();
+        let most = (self.api.room().limits().message_bytes / 2).max(1);
+        let limits = &mut told.limits;
+        limits.payload_bytes = limits.payload_bytes.min(most);
+        limits.commit_bytes = limits.commit_bytes.min(most);
+        told
     }
 
     /// Whoever acts for the caller on leases. Nothing is checked here.

@@ -3,7 +3,6 @@
 use std::pin::pin;
 
 use futures::StreamExt;
-use tenure::Error;
 use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
 use tenure::store::Commit;
 use tenure_proto::convert::{lease_of, ms_down, need, remains_of, waiter_of};
@@ -57,15 +56,9 @@ impl Leases for Service {
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from);
-        let deeds: Vec<Result<Deed, Error>> = deeds.collect();
-        let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
-        let mut answers = view.write(pin!(view.renew(&sound))).await?.into_iter();
-        let renewed = deeds.into_iter().filter_map(|deed| match deed {
-            Ok(_) => answers.next().map(renewed_of),
-            Err(error) => Some(renewed_of(Err(error.into()))),
-        });
-        Ok(Response::new(v1::RenewResponse { renewed: renewed.collect() }))
+        let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from).collect();
+        let renewed = view.write(pin!(view.renew_given(deeds))).await?.into_iter();
+        Ok(Response::new(v1::RenewResponse { renewed: renewed.map(renewed_of).collect() }))
     }
 
     async fn release(

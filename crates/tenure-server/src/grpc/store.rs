@@ -35,7 +35,7 @@ impl Store for Service {
         if level > 0 {
             check_writer("server", level).map_err(Fault::from)?;
         }
-        Ok(Response::new(view.store().capabilities().into()))
+        Ok(Response::new((&view.capabilities()).into()))
     }
 
     async fn get(

@@ -2,8 +2,7 @@
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tenure::Error;
-use tenure::lease::{Deed, Metadata, Namespace};
+use tenure::lease::{Metadata, Namespace};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -53,8 +52,8 @@ async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Resul
     request_body = RenewRequest,
     responses((status = 200, body = RenewedAllView), (status = "default", body = ErrorBody)))]
 async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
-    let deeds: Result<Vec<Deed>, Error> = request.deeds.iter().map(DeedView::deed).collect();
-    let renewed = asker.write(asker.view.renew(&deeds?)).await?;
+    let deeds = request.deeds.iter().map(DeedView::deed).collect();
+    let renewed = asker.write(asker.view.renew_given(deeds)).await?;
     Ok(ok(&RenewedAllView::from(renewed)))
 }
 

@@ -234,7 +234,7 @@ impl From<v1::Limits> for LimitsView {
 #[utoipa::path(get, path = "/v1/capabilities", tag = "objects", operation_id = "capabilities",
     responses((status = 200, body = CapabilitiesView), (status = "default", body = ErrorBody)))]
 async fn capabilities(asker: Asker) -> Response {
-    let caps = v1::CapabilitiesResponse::from(asker.view.store().capabilities());
+    let caps = v1::CapabilitiesResponse::from(&asker.view.capabilities());
     ok(&CapabilitiesView {
         backend: caps.backend,
         objects: caps.objects,

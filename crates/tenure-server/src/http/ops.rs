@@ -44,7 +44,9 @@ pub(crate) fn open_routes(readiness: &Readiness) -> Router {
 
 /// Counters and timers in the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "operations", operation_id = "metrics",
-    responses((status = 200, content_type = "text/plain"), (status = "default", body = ErrorBody)))]
+    responses(
+        (status = 200, content_type = "application/openmetrics-text"),
+        (status = "default", body = ErrorBody)))]
 async fn metrics(
     asker: Asker,
     Extension(metrics): Extension<Arc<Metrics>>,

@@ -9,7 +9,7 @@ use tenure_proto::convert::{ms_down, ms_up};
 use tenure_proto::v1;
 use utoipa::ToSchema;
 
-use super::error::ErrorDetail;
+use super::error::ErrorBody;
 use crate::Fault;
 use crate::api::Asked;
 
@@ -175,7 +175,7 @@ pub(super) enum OutcomeView {
     /// It goes on.
     Renewed(RenewedView),
     /// `{"error": …}`
-    #[schema(value_type = ErrorDetail)]
+    #[schema(value_type = ErrorBody)]
     Error(Fault),
 }
 

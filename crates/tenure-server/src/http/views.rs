@@ -8,7 +8,7 @@ use tenure::{Labels, Object};
 use tenure_proto::convert::{ms_down, ms_up};
 use utoipa::ToSchema;
 
-use super::error::ErrorDetail;
+use super::error::ErrorBody;
 use crate::Fault;
 
 /// An object.
@@ -177,7 +177,7 @@ pub(super) enum TouchedView {
         ttl_ms: u64,
     },
     /// `{"error": …}`
-    #[schema(value_type = ErrorDetail)]
+    #[schema(value_type = ErrorBody)]
     Error(Fault),
 }
 

@@ -1,11 +1,19 @@
 //! The orderly end: nobody is left without an answer, and another replica goes on.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::FutureExt as _;
+use tenure::clock::ManualClock;
+use tenure::store::Store;
+use tenure::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use tenure::store::memory::MemoryStore;
 use tenure_proto::v1;
-use tenure_server::ServerLimits;
+use tenure_server::api::{Api, Asked};
+use tenure_server::auth::Caller;
+use tenure_server::{ServerLimits, Shutdown};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -142,6 +150,28 @@ async fn whoever_stays_is_cut_off() -> Result<()> {
     let status = cut.expect_err("still connected");
     ensure!(status.code() != Code::DeadlineExceeded, "never cut");
     drop((requests, server));
+    Ok(())
+}
+
+/// Whoever does not wait is not sent away in the middle: its lease may be as good as granted.
+#[tokio::test]
+async fn an_acquisition_without_a_wait_that_was_begun_is_answered() -> Result<()> {
+    let (plan, clock) = (FaultPlan::scripted(), ManualClock::new());
+    let memory = MemoryStore::new().into_store();
+    let faulty = Faulty::new(Arc::clone(memory.backend()), plan.clone(), Arc::new(clock.clone()));
+    let shutdown = Shutdown::default();
+    let api = Api::new(Store::new(faulty), ServerLimits::default(), shutdown.clone())?;
+    let view = api.view(&Caller::anybody())?;
+    let (scope, late) = (SCOPE.parse()?, Duration::from_secs(60));
+    let asked = Asked { owner: "a#1".into(), ..Asked::default() };
+    plan.next(Operation::Commit, Fault::Delay(late));
+    let mut acquiring = pin!(view.acquire(&scope, &asked));
+    ensure!((&mut acquiring).now_or_never().is_none(), "it was done at once");
+    shutdown.begin();
+    let early = (&mut acquiring).now_or_never();
+    ensure!(early.is_none(), "sent away: {early:?}");
+    clock.advance(late);
+    ensure!(acquiring.await?.owner.to_string() == "a#1");
     Ok(())
 }
 

@@ -104,6 +104,24 @@ async fn shaken(
     Ok(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)
 }
 
+/// Whoever waits over HTTP/1 is silent for as long as it waits, and so is one whose machine has gone.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_other_end_of_a_silent_connection_is_asked_for_signs_of_life() -> Result<()> {
+    let server = Serving::limited(ServerLimits::default()).await?;
+    let stream = TcpStream::connect(server.address).await?;
+    let place = |address: SocketAddr| format!("0100007F:{:04X}", address.port());
+    let ends = [place(server.address), place(stream.local_addr()?)];
+    eventually("the system asks", || async {
+        let sockets = std::fs::read_to_string("/proc/net/tcp")?;
+        let mut fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let server = fields.find(|fields| fields.get(1..3).is_some_and(|found| found == ends));
+        // The timer that runs for it: 02 is the one for this.
+        Ok(server.and_then(|fields| fields.get(5).copied()).is_some_and(|it| it.starts_with("02:")))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn an_idle_connection_that_has_begun_is_left_alone() -> Result<()> {
     let server = Serving::limited(limits()).await?;

@@ -48,7 +48,9 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
         Err(error) if error.is_unknown() => {
             match Box::pin(recover(&unsettled, timing.ttl, sent + timing.ttl, &error)).await? {
                 Some(recovered) => recovered,
-                // Not there, though it may still arrive: `unsettled` stays to look for it.
+                // Not there, though it may still arrive: whoever may ask again finds it then.
+                None if terms.resume => return Err(error),
+                // `unsettled` stays to look for it.
                 None => return Err(Error::unavailable(agent.backend(), error)),
             }
         }

@@ -1,14 +1,16 @@
 //! Signed tokens.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp};
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use serde_json::{Value, json};
 use tenure::clock::ManualClock;
-use tenure_server::auth::{Authenticator, JwtSettings};
+use tenure_server::auth::{AuthSettings, Authenticator, JwtSettings, Peer};
 use tonic::Code;
 
 use super::rig::{Client, Rig, logged, write};
@@ -243,6 +245,46 @@ async fn keys_from_a_url_are_kept_while_it_is_down_and_fetched_again_for_a_new_o
     clock.advance(Duration::from_secs(3600));
     rotated.get("order", "1").await.unwrap();
     assert_eq!(client.get("order", "1").await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// A URL that takes connections and says nothing costs those whose keys are known no time.
+#[tokio::test]
+async fn nobody_waits_again_and_again_for_a_url_that_is_known_to_be_down() {
+    let signer = Signer::ec("a");
+    let document = Arc::new(Mutex::new(Some(jwks(&[&signer]))));
+    let hangs = Arc::new(AtomicBool::new(false));
+    let (said, silent) = (Arc::clone(&document), Arc::clone(&hangs));
+    let keys = move || async move {
+        if silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        said.lock().unwrap().clone().ok_or(http::StatusCode::INTERNAL_SERVER_ERROR)
+    };
+    let routes = axum::Router::new().route("/keys", axum::routing::get(keys));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+
+    let clock = ManualClock::new();
+    let jwt = Some(JwtSettings { jwks_url: Some(url), ..settings() });
+    let settings = AuthSettings { jwt, ..AuthSettings::default() };
+    let door = Authenticator::with_clock(settings, Arc::new(clock.clone())).unwrap();
+    let peer = Peer { address: ([127, 0, 0, 1], 1).into(), certificate: None };
+    let mut headers = http::HeaderMap::new();
+    let token = format!("Bearer {}", signer.sign(&claims("jwt-steady")));
+    headers.insert(http::header::AUTHORIZATION, token.parse().unwrap());
+    door.caller(&headers, &peer).await.unwrap();
+
+    // The first to need newer keys waits for them, and learns that there are none to be had.
+    *document.lock().unwrap() = None;
+    clock.advance(Duration::from_secs(3600));
+    door.caller(&headers, &peer).await.unwrap();
+    hangs.store(true, Ordering::Relaxed);
+    for seconds in [31, 20] {
+        clock.advance(Duration::from_secs(seconds));
+        let known = door.caller(&headers, &peer).now_or_never();
+        assert!(known.expect("it waits for the URL").is_ok());
+    }
 }
 
 #[tokio::test]

@@ -83,6 +83,42 @@ async fn tenants_do_not_see_each_other() {
     }
 }
 
+/// A deed says in which line others wait for its lease. It comes from outside, so it may say anything.
+#[tokio::test]
+async fn a_deed_does_not_reach_into_a_line_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("tokens.toml");
+    let (mine, first) = token("mine", "", "\"leases:hold:mine.*\"");
+    let (theirs, second) = token("theirs", "", "\"leases:hold:theirs.*\"");
+    std::fs::write(&list, format!("{first}{second}")).unwrap();
+    let place = guarded(&list).await;
+    let (mine, theirs) = (place.client().with(&mine), place.client().with(&theirs));
+    let asked = |scope: &str, owner: &str| json!({"scope": scope, "owner": owner});
+    theirs.post("/v1/leases/acquire", asked("theirs/a", "holder#1")).await.of(200);
+    let waiting = tokio::spawn(async move {
+        let asked = json!({"scope": "theirs/a", "owner": "next#1", "wait_forever": true});
+        theirs.post("/v1/leases/acquire", asked).await
+    });
+    let waiters = async || {
+        let shown = theirs.get("/v1/leases/show?scope=theirs/a").await.of(200).body;
+        shown["waiters"].as_array().map_or(0, Vec::len)
+    };
+    until("somebody waits", || async { waiters().await == 1 }).await;
+
+    let acquired = mine.post("/v1/leases/acquire", asked("mine/a", "w#1")).await.of(200).body;
+    let mut deed = acquired["deed"].clone();
+    for line in ["theirs/a", "theirs"] {
+        deed["line"] = json!(line);
+        let handed = json!({"deed": deed, "successor": "next"});
+        let told = mine.post("/v1/leases/hand-over", handed).await.error(403, "denied");
+        assert!(told["message"].as_str().unwrap().contains("theirs/"), "{told}");
+    }
+    assert_eq!(waiters().await, 1, "it lost its place in line");
+    let held = mine.get("/v1/leases/show?scope=mine/a").await.of(200).body;
+    assert_eq!(held["holder"]["holder"], "w#1");
+    waiting.abort();
+}
+
 #[tokio::test]
 async fn a_stream_ends_when_its_token_is_not_listed_any_more() {
     let folder = tempfile::tempdir().unwrap();

@@ -346,7 +346,7 @@ async fn what_is_wrong_with_a_request_is_said_by_its_name() {
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "ttl": 3}), "ttl"),
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "ttl_ms": 1}), "life of 1ms"),
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "wait_ms": "1"}), "wait_ms"),
-        ("/v1/leases/renew", json!({"deeds": [strange]}), "owner"),
+        ("/v1/leases/release", json!({"deed": strange}), "owner"),
         ("/v1/leases/release", json!({"deed": nowhere}), "nowhere"),
         ("/v1/leases/release", json!({}), "missing field `deed`"),
         ("/v1/leases/hand-over", json!({"deed": deed}), "missing field `successor`"),
@@ -356,6 +356,15 @@ async fn what_is_wrong_with_a_request_is_said_by_its_name() {
         assert!(text.contains(expected), "{path} {body}: {text}");
     }
     client.get("/v1/leases?namespace=a%2Fb").await.error(400, "invalid");
+    // Of many that are renewed, one that makes no sense does not take the others down with it.
+    let all = json!({"deeds": [strange, deed, nowhere]});
+    let renewed = client.post("/v1/leases/renew", all).await.of(200).body["renewed"].clone();
+    assert!(renewed[1]["remaining_ms"].as_u64().is_some_and(|left| left > 0), "{renewed}");
+    for (at, named) in [(0, "owner"), (2, "nowhere")] {
+        let error = &renewed[at]["error"];
+        assert_eq!(error["code"], "invalid", "{renewed}");
+        assert!(error["what"].as_str().unwrap().contains(named), "{renewed}");
+    }
 }
 
 #[tokio::test]

@@ -52,6 +52,31 @@ async fn the_document_lists_every_route_and_every_route_is_there() {
     }
 }
 
+/// What the document says of answers that have an error in the middle, and of their types.
+#[tokio::test]
+async fn the_document_tells_what_answers_look_like() {
+    let place = Place::memory().await;
+    let client = place.client();
+    let document = client.get("/openapi.json").await.of(200).body;
+    let touch = json!({"touches": [{"kind": "a", "id": "b", "revision": 1, "ttl_ms": 60_000}]});
+    let touched = client.post("/v1/touch", touch).await.of(200).body["touched"][0].clone();
+    let deed = json!({"scope": "a/b", "token": 1, "nonce": "n", "revision": 1, "ttl_ms": 60_000,
+        "owner": "w#1"});
+    let renewed = client.post("/v1/leases/renew", json!({"deeds": [deed]})).await.of(200).body;
+    for (schema, answer) in [("Touched", &touched), ("RenewOutcome", &renewed["renewed"][0])] {
+        assert!(answer["error"]["code"].is_string(), "{answer}");
+        let ways = &document["components"]["schemas"][schema]["oneOf"];
+        let refers = |way: &Value| way["$ref"] == "#/components/schemas/ErrorBody";
+        assert!(ways.as_array().unwrap().iter().any(refers), "{schema}: {ways}");
+    }
+    for path in ["/metrics", "/readyz", "/openapi.json", "/v1/capabilities"] {
+        let answer = client.get(path).await.of(200);
+        let told = &document["paths"][path]["get"]["responses"]["200"]["content"];
+        let kind = answer.header("content-type").split(';').next().unwrap();
+        assert!(told.get(kind).is_some(), "{path}: {kind} is not in {told}");
+    }
+}
+
 const ROUTES: &[&str] = &[
     "DELETE /v1/objects/{kind}/{id}",
     "GET /healthz",
