@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tenure::Error;
 use tenure::store::Reach;
 use tenure_server::auth::check_exposure;
-use tenure_server::{Server, Shutdown, listen_addresses};
+use tenure_server::{Fault, Server, Shutdown, listen_addresses};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -94,7 +94,7 @@ impl Arguments {
             .shutdown(shutdown.clone())
             .grace(settings.grace())
             .limits(settings.limits.clone().into());
-        let server = settings.secure(builder)?.build()?;
+        let server = settings.secure(builder)?.build().map_err(told)?;
         let listener = TcpListener::bind(&addresses[..])
             .await
             .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
@@ -133,6 +133,14 @@ impl Arguments {
 /// The first signal begins the end, the second is the end.
 fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
     let (mut terminate, mut interrupt) =
+/// What the library said, for the exit code to tell.
+fn told(fault: Fault) -> anyhow::Error {
+    match fault {
+        Fault::Store(error) => error.into(),
+        other => other.into(),
+    }
+}
+
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         for told in 0.. {

@@ -99,6 +99,7 @@ fn what_the_file_can_say_flags_and_variables_can_say_too() {
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("HTTP/1.1 413") && said.contains("65536"), "{said}");
+    started(&[], &["--limit-requests", "0"]).fails(6, "limit requests");
 }
 
 #[test]
