@@ -30,6 +30,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 /// Every lease and call takes and frees small pieces of memory, often on different threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use clap::builder::Resettable;
 
 /// Who holds what, until when?
 ///
@@ -139,7 +140,19 @@ fn main() -> ExitCode {
 
 /// Everything that can be asked for, with the manual.
 fn command_line() -> clap::Command {
-    manual::complete(Arguments::command())
+    without_empty(manual::complete(Arguments::command()))
+}
+
+/// A variable that is set to nothing is not set, as files of settings often have it.
+fn without_empty(command: clap::Command) -> clap::Command {
+    let is_empty =
+        |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|set| set.is_empty());
+    command
+        .mut_args(|argument| match argument.get_env().is_some_and(is_empty) {
+            true => argument.env(Resettable::Reset),
+            false => argument,
+        })
+        .mut_subcommands(without_empty)
 }
 
 fn arguments() -> Arguments {

@@ -99,7 +99,27 @@ fn what_the_file_can_say_flags_and_variables_can_say_too() {
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("HTTP/1.1 413") && said.contains("65536"), "{said}");
-    started(&[], &["--limit-requests", "0"]).fails(6, "limit requests");
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut names: Vec<String> = Vec::new();
+    for manual in [&["--help"][..], &["run", "--help"], &["serve", "--help"]] {
+        let help = ran_text(command(manual).output().unwrap());
+        let word = |c: char| c != '_' && !c.is_ascii_alphanumeric();
+        let variables = help.split(word).filter(|word| word.starts_with("TENURE_"));
+        names.extend(variables.map(str::to_owned));
+    }
+    assert!(names.contains(&"TENURE_CA".into()) && names.contains(&"TENURE_LISTEN".into()));
+    let with = |arguments: &[&str]| {
+        let mut line = command(arguments);
+        line.envs(names.iter().map(|name| (name, ""))).env("XDG_DATA_HOME", folder.path());
+        ran(line.output().expect("the binary runs"))
+    };
+    with(&["run", "a/b", "--", "true"]).ok();
+    // As far as the limit that is given.
+    with(&["serve", "--limit-streams", "0"]).fails(6, "limit streams");
 }
 
 #[test]
