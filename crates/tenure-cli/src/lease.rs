@@ -168,7 +168,7 @@ async fn ls(
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.reader().await?;
-    let text = async || {
+    let text = async |_| {
         let leases = match namespace {
             Some(namespace) => coordinator.list(namespace, children).await?,
             None => coordinator.list_all().await?,
@@ -195,9 +195,9 @@ async fn show(
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.reader().await?;
     let remembered = Remembered::default();
-    let text = async || {
+    let text = async |changed| {
         let status = coordinator.status(scope).await?;
-        let history = remembered.read(&coordinator, scope, &status, most).await?;
+        let history = remembered.read(&coordinator, scope, most, changed).await?;
         if !json {
             let kept = coordinator.store().capabilities().history;
             let lines = history.map(|history| history::lines(&history, kept)).unwrap_or_default();

@@ -105,7 +105,7 @@ async fn ls(
     let kinds = [LEASE, WAITER, SLOTS];
     let prefix = group.map_or("", Namespace::as_str);
     let requests = kinds.map(|kind| WatchRequest::kind(kind).prefix(prefix));
-    let text = async || match group {
+    let text = async |_| match group {
         Some(group) => text(&coordinator, group, json, following).await,
         None => groups_text(&coordinator, json, following).await,
     };

@@ -210,7 +210,7 @@ fn show(object: &Object, out: &mut impl std::io::Write) -> std::io::Result<()> {
 impl LsArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
         let request = WatchRequest::kind(&self.kind).prefix(&self.prefix);
-        follow(&self.follow, self.json, store, &[request], || self.text(store)).await
+        follow(&self.follow, self.json, store, &[request], |_| self.text(store)).await
     }
 
     /// The list as it is now.

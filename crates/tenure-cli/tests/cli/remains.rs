@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::tenure;
 
-/// Somebody who holds leases and releases none of them.
+/// Somebody who holds leases.
 pub(crate) struct Holder {
     runtime: Runtime,
     coordinator: Coordinator,
@@ -27,6 +27,14 @@ impl Holder {
         let scope = scope.parse().expect("a scope");
         let terms = Terms::new().reapable().metadata("host", "h7");
         self.runtime.block_on(self.coordinator.acquire(&scope, &terms)).expect("a lease")
+    }
+
+    /// Holds it for a moment, and tells under which token.
+    pub(crate) fn hold_briefly(&self, scope: &str) -> u64 {
+        let lease = self.hold(scope);
+        let token = lease.token();
+        self.runtime.block_on(lease.release()).expect("a release");
+        token
     }
 }
 
