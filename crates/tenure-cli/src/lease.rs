@@ -14,6 +14,7 @@ use crate::exit::Told;
 use crate::follow::{Follow, follow};
 use crate::hand_over::HandingOver;
 use crate::history::{Remembered, history_json};
+use crate::output::print;
 use crate::stores::StoreArgument;
 use crate::{history, json, remains, table};
 
@@ -261,10 +262,8 @@ async fn revoke(
         return Err(Told::not_found(format!("nobody holds {scope}")).into());
     }
     match json {
-        true => {
-            println!("{}", json!({ "scope": scope.as_str(), "revoked": true, "reason": reason }))
-        }
-        false => println!("revoked {scope}"),
+        true => print(json!({ "scope": scope.as_str(), "revoked": true, "reason": reason }))?,
+        false => print(format_args!("revoked {scope}"))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,7 @@ use self::flags::Flags;
 use self::settings::{Settings, Tls};
 use crate::duration::parse_duration;
 use crate::json::millis;
+use crate::output::{print, say};
 use crate::stores;
 
 /// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
@@ -100,10 +101,9 @@ impl Arguments {
             .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
         let address = listener.local_addr()?;
         let scheme = if tls { "https" } else { "http" };
-        println!(
-            "tenure: listening on {scheme}://{address}, store {}",
-            tenure_connect::redacted(&url)
-        );
+        // Whether or not somebody reads it.
+        let shown = tenure_connect::redacted(&url);
+        let _ = print(format_args!("tenure: listening on {scheme}://{address}, store {shown}"));
         end_on_signals(shutdown)?;
         let store = server.api().store().clone();
         server.serve(listener).await?;
@@ -130,9 +130,6 @@ impl Arguments {
     }
 }
 
-/// The first signal begins the end, the second is the end.
-fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
-    let (mut terminate, mut interrupt) =
 /// What the library said, for the exit code to tell.
 fn told(fault: Fault) -> anyhow::Error {
     match fault {
@@ -141,6 +138,9 @@ fn told(fault: Fault) -> anyhow::Error {
     }
 }
 
+/// The first signal begins the end, the second is the end.
+fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
+    let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         for told in 0.. {
@@ -151,7 +151,7 @@ fn told(fault: Fault) -> anyhow::Error {
             if told > 0 {
                 std::process::exit(i32::from(crate::exit::FAILED));
             }
-            eprintln!("tenure: shutting down");
+            say("shutting down");
             shutdown.begin();
         }
     });

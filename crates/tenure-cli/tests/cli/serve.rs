@@ -18,10 +18,14 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_logging(arguments, Stdio::null())
+    }
+
+    pub(crate) fn start_logging(arguments: &[&str], log: impl Into<Stdio>) -> Self {
         let mut child = command(&["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the binary runs");
         let mut out = BufReader::new(child.stdout.take().expect("its output"));
@@ -42,8 +46,13 @@ impl Served {
         ran(command(arguments).args(["--server", &self.url]).output().expect("the binary runs"))
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         send(&self.child, signal);
+    }
+
+    /// The exit code, once it has ended.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
     }
 }
 
@@ -90,6 +99,7 @@ fn what_the_file_can_say_flags_and_variables_can_say_too() {
     started(&[("TENURE_GRACE", "1")], &[]).fails_on_line("--grace");
     started(&[("TENURE_MTLS_CLIENT_CA", "ca.pem")], &[]).fails(6, "need TLS");
     started(&[("TENURE_JWT_ISSUER", "a")], &[]).fails(6, "--jwt-audience");
+    started(&[], &["--limit-requests", "0"]).fails(6, "limit requests");
     let full = Served::start(&["--store", "memory:", "--limit-message-bytes", "65536"]);
     let address = full.url.strip_prefix("http://").unwrap();
     let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -140,7 +150,7 @@ fn every_command_works_against_a_server_and_the_store_is_the_same() {
     assert!(ran_text(capabilities).contains("shared by"));
     // An orderly end, after which the file has it all.
     served.send(Signal::TERM);
-    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    assert_eq!(served.wait(), Some(0));
     let mut rest = String::new();
     served.out.read_to_string(&mut rest).unwrap();
     let store = format!("sqlite:{}", folder.path().join("t.db").display());
