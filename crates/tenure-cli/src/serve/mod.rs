@@ -22,7 +22,7 @@ use self::settings::{Settings, Tls};
 use crate::duration::parse_duration;
 use crate::json::millis;
 use crate::output::{print, say};
-use crate::stores;
+use crate::{run, stores};
 
 /// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
 ///
@@ -90,7 +90,12 @@ impl Arguments {
         let store = tenure_connect::connect(&url).await?;
         // Where replicas may be anywhere, people want to know which one leads.
         let shared = store.capabilities().reach == Reach::Network;
-        let builder = Server::builder(store)
+        let mut builder = Server::builder(store);
+        // Whoever asks who leads is to recognise it.
+        if let Some(name) = run::host() {
+            builder = builder.name(name);
+        }
+        let builder = builder
             .campaigns(shared)
             .shutdown(shutdown.clone())
             .grace(settings.grace())

@@ -22,12 +22,12 @@ impl Served {
     }
 
     pub(crate) fn start_logging(arguments: &[&str], log: impl Into<Stdio>) -> Self {
-        let mut child = command(&["serve", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the binary runs");
+        let mut line = command(&["serve", "--listen", "127.0.0.1:0"]);
+        Self::of(line.args(arguments).stderr(log))
+    }
+
+    fn of(line: &mut Command) -> Self {
+        let mut child = line.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut out = BufReader::new(child.stdout.take().expect("its output"));
         let mut line = String::new();
         out.read_line(&mut line).expect("a line");
@@ -39,6 +39,16 @@ impl Served {
     fn on(folder: &TempDir) -> Self {
         let store = format!("sqlite:{}", folder.path().join("t.db").display());
         Self::start(&["--store", &store])
+    }
+
+    /// What it answers to a request as it stands.
+    fn answers(&self, request: &str) -> String {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
     }
 
     /// A command against it.
@@ -101,14 +111,21 @@ fn what_the_file_can_say_flags_and_variables_can_say_too() {
     started(&[("TENURE_JWT_ISSUER", "a")], &[]).fails(6, "--jwt-audience");
     started(&[], &["--limit-requests", "0"]).fails(6, "limit requests");
     let full = Served::start(&["--store", "memory:", "--limit-message-bytes", "65536"]);
-    let address = full.url.strip_prefix("http://").unwrap();
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
     let head = "PUT /v1/objects/a/1 HTTP/1.1\r\nhost: tenure\r\nconnection: close";
     let body = "x".repeat(100_000);
-    write!(stream, "{head}\r\ncontent-length: 100000\r\n\r\n{body}").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
+    let said = full.answers(&format!("{head}\r\ncontent-length: 100000\r\n\r\n{body}"));
     assert!(said.starts_with("HTTP/1.1 413") && said.contains("65536"), "{said}");
+}
+
+#[test]
+fn a_server_goes_by_its_hosts_name() {
+    let mut line = command(&["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    // A service manager does not tell it.
+    let served = Served::of(line.env_remove("HOSTNAME").stderr(Stdio::null()));
+    let ready = "GET /readyz HTTP/1.1\r\nhost: tenure\r\nconnection: close\r\n\r\n";
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let told = served.answers(ready);
+    assert!(told.contains(&format!("\"name\":\"{host}#")), "{told}");
 }
 
 #[test]
