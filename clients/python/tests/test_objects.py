@@ -225,3 +225,8 @@ def test_limits_are_named(client: tenure.Client, unique: str) -> None:
         client.objects.put(unique, "big", b"x" * (1 << 20) + b"x")
     assert caught.value.limit == "payload_bytes"
     assert caught.value.max == 1 << 20
+
+
+def test_a_payload_that_is_no_text_is_named() -> None:
+    with pytest.raises(TypeError, match="not dict; json.dumps"):
+        Put("order", "1", {"state": "new"}).wire()  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,21 @@ def test_tokens_are_not_shown() -> None:
     with tenure.Client("http://a:1", token="secret", name="me") as client:
         assert repr(client) == "<Client me at a:1>"
         assert "secret" not in repr(client._settings)
+
+
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    for token in ("top\nsecret", "top\tsecret", "geheïm"):
+        with pytest.raises(ValueError, match="no header can carry") as caught:
+            tenure.Client(token=token)
+        assert "secret" not in str(caught.value)
+        assert "gehe" not in str(caught.value)
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    for file in (tmp_path / "nothing.pem", empty):
+        with pytest.raises(ValueError, match=file.name):
+            tenure.Client(ca=file)
+        with pytest.raises(ValueError, match=file.name):
+            tenure.Client(cert=(str(file), str(file)))

@@ -41,17 +41,18 @@ impl Follow {
     }
 }
 
-/// Prints the text once, or again with every change that one of the requests sees. Programs get nothing
-/// that is not theirs: no empty lines, and no drawing on a terminal.
+/// Prints the text once, or again with every change that one of the requests sees. Whoever makes the text is
+/// told whether something has changed, or only time has passed. Programs get nothing that is not theirs: no
+/// empty lines, and no drawing on a terminal.
 pub(crate) async fn follow(
     following: &Follow,
     json: bool,
     store: &Store,
     requests: &[WatchRequest],
-    text: impl AsyncFn() -> anyhow::Result<String>,
+    text: impl AsyncFn(bool) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
     if !following.watch {
-        return print("", &text().await?);
+        return print("", &text(true).await?);
     }
     let mut watches = Vec::new();
     for request in requests {
@@ -60,8 +61,9 @@ pub(crate) async fn follow(
     let mut changes = futures::stream::select_all(watches);
     let terminal = std::io::stdout().is_terminal() && !json;
     let mut last = None;
+    let mut changed = true;
     loop {
-        let now = text().await?;
+        let now = text(changed).await?;
         if last.as_ref() != Some(&now) {
             let before = match (terminal, &last) {
                 (true, _) => CLEAR,
@@ -73,10 +75,13 @@ pub(crate) async fn follow(
         }
         tokio::select! {
             change = changes.next() => match change {
-                Some(change) => drop(change?),
+                Some(change) => {
+                    change?;
+                    changed = true;
+                }
                 None => return Ok(()),
             },
-            () = tokio::time::sleep(TICK), if terminal => {}
+            () = tokio::time::sleep(TICK), if terminal => changed = false,
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
         tokio::time::sleep(TOGETHER).await;

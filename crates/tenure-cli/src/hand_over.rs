@@ -12,6 +12,7 @@ use tenure::{Error, Result};
 use crate::duration::parse_duration;
 use crate::exit::Told;
 use crate::lease::lease_json;
+use crate::output::print;
 use crate::progress;
 use crate::stores::StoreArgument;
 
@@ -84,8 +85,11 @@ impl HandingOver {
 
     fn tell(&self, now: &LeaseInfo) -> anyhow::Result<ExitCode> {
         match self.json {
-            true => println!("{}", json!({ "handed_over": true, "lease": lease_json(now) })),
-            false => println!("handed over {} to {}, token {}", now.id, now.holder, now.token),
+            true => print(json!({ "handed_over": true, "lease": lease_json(now) }))?,
+            false => {
+                let LeaseInfo { id, holder, token, .. } = now;
+                print(format_args!("handed over {id} to {holder}, token {token}"))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

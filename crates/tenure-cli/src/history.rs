@@ -4,18 +4,18 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::lease::{Coordinator, History, Older, PastTenure, Scope, Status, TenureEnd};
+use tenure::lease::{Coordinator, History, Older, PastTenure, Scope, TenureEnd};
 
 use crate::table;
 
 /// Nobody waits longer than this to see what was.
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// What was told last, and of which state of the lease. While that is shown again and again, history is
-/// read only when there may be more of it.
+/// What was told last. While that is shown again and again, history is read only when something has changed.
+/// Who holds it does not tell: somebody may have come and gone between two looks.
 #[derive(Default)]
 pub(crate) struct Remembered {
-    last: RefCell<Option<(Option<u64>, History)>>,
+    last: RefCell<Option<History>>,
 }
 
 impl Remembered {
@@ -24,19 +24,18 @@ impl Remembered {
         &self,
         coordinator: &Coordinator,
         scope: &Scope,
-        status: &Status,
         most: usize,
+        changed: bool,
     ) -> anyhow::Result<Option<History>> {
         if most == 0 {
             return Ok(None);
         }
-        let token = status.holder.as_ref().map(|holder| holder.token);
-        let known = self.last.borrow().clone().filter(|(known, _)| *known == token);
-        if let Some((_, history)) = known {
-            return Ok(Some(history));
+        let known = self.last.borrow().clone().filter(|_| !changed);
+        if known.is_some() {
+            return Ok(known);
         }
         let history = coordinator.history(scope, most, WITHIN).await?;
-        self.last.replace(Some((token, history.clone())));
+        self.last.replace(Some(history.clone()));
         Ok(Some(history))
     }
 }

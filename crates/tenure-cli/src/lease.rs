@@ -14,6 +14,7 @@ use crate::exit::Told;
 use crate::follow::{Follow, follow};
 use crate::hand_over::HandingOver;
 use crate::history::{Remembered, history_json};
+use crate::output::print;
 use crate::stores::StoreArgument;
 use crate::{history, json, remains, table};
 
@@ -168,7 +169,7 @@ async fn ls(
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.reader().await?;
-    let text = async || {
+    let text = async |_| {
         let leases = match namespace {
             Some(namespace) => coordinator.list(namespace, children).await?,
             None => coordinator.list_all().await?,
@@ -195,9 +196,9 @@ async fn show(
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.reader().await?;
     let remembered = Remembered::default();
-    let text = async || {
+    let text = async |changed| {
         let status = coordinator.status(scope).await?;
-        let history = remembered.read(&coordinator, scope, &status, most).await?;
+        let history = remembered.read(&coordinator, scope, most, changed).await?;
         if !json {
             let kept = coordinator.store().capabilities().history;
             let lines = history.map(|history| history::lines(&history, kept)).unwrap_or_default();
@@ -261,10 +262,8 @@ async fn revoke(
         return Err(Told::not_found(format!("nobody holds {scope}")).into());
     }
     match json {
-        true => {
-            println!("{}", json!({ "scope": scope.as_str(), "revoked": true, "reason": reason }))
-        }
-        false => println!("revoked {scope}"),
+        true => print(json!({ "scope": scope.as_str(), "revoked": true, "reason": reason }))?,
+        false => print(format_args!("revoked {scope}"))?,
     }
     Ok(ExitCode::SUCCESS)
 }

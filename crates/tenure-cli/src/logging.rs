@@ -2,6 +2,8 @@
 
 use tracing_subscriber::EnvFilter;
 
+use crate::output::say;
+
 /// A server tells what it does, above all to the audit log, but not of each lease that comes and goes. What
 /// the Kubernetes client met, the store tells itself, and only if it is not mended by a repetition.
 const OF_SERVER: &str = "info,tenure::lease=warn,kube_client=off";
@@ -15,13 +17,15 @@ pub(crate) fn start(serves: bool) {
     let said = std::env::var("TENURE_LOG").unwrap_or_default();
     let (filter, doubt) = read(&said, usual);
     if let Some(doubt) = doubt {
-        eprintln!("tenure: TENURE_LOG={said:?}: {doubt}; write {LEVELS}");
+        say(format_args!("TENURE_LOG={said:?}: {doubt}; write {LEVELS}"));
     }
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colours)
         .with_writer(std::io::stderr)
+        // It would say so there, and panic: what is logged must not end what is being done.
+        .log_internal_errors(false)
         .init();
 }
 

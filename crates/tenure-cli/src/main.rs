@@ -1,5 +1,8 @@
 //! The `tenure` command.
 
+// They panic if nobody reads what they print: see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod duration;
 mod elect;
 mod examples;
@@ -12,6 +15,7 @@ mod lease;
 mod logging;
 mod manual;
 mod object;
+mod output;
 mod progress;
 mod remains;
 mod run;
@@ -23,8 +27,10 @@ mod stores;
 mod table;
 mod token;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Every lease and call takes and frees small pieces of memory, often on different threads.
@@ -98,14 +104,14 @@ fn main() -> ExitCode {
         // They need neither a store nor a runtime, and must be quick.
         Command::RunIt { command } => return run::become_command(&command),
         Command::RunGuard(arguments) => return arguments.run(),
-        Command::Completions { shell } => return completions(shell),
+        Command::Completions { shell } => return end(completions(shell)),
         command => command,
     };
     logging::start(matches!(command, Command::Serve(_)));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("tenure: no runtime: {error}");
+            output::say(format_args!("no runtime: {error}"));
             return ExitCode::from(exit::FAILED);
         }
     };
@@ -127,11 +133,16 @@ fn main() -> ExitCode {
     });
     // A blocked background thread must not keep a finished command from ending.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    end(result)
+}
+
+/// The exit code, and what there is to say about it.
+fn end(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tenure: {error:#}");
+            output::say(format_args!("{error:#}"));
             ExitCode::from(exit::code(&error))
         }
     }
@@ -139,7 +150,19 @@ fn main() -> ExitCode {
 
 /// Everything that can be asked for, with the manual.
 fn command_line() -> clap::Command {
-    manual::complete(Arguments::command())
+    without_empty(manual::complete(Arguments::command()))
+}
+
+/// A variable that is set to nothing is not set, as files of settings often have it.
+fn without_empty(command: clap::Command) -> clap::Command {
+    let is_empty =
+        |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|set| set.is_empty());
+    command
+        .mut_args(|argument| match argument.get_env().is_some_and(is_empty) {
+            true => argument.env(Resettable::Reset),
+            false => argument,
+        })
+        .mut_subcommands(without_empty)
 }
 
 fn arguments() -> Arguments {
@@ -151,10 +174,11 @@ fn arguments() -> Arguments {
     arguments
 }
 
-fn completions(shell: clap_complete::Shell) -> ExitCode {
-    let mut command = command_line();
-    clap_complete::generate(shell, &mut command, "tenure", &mut std::io::stdout());
-    ExitCode::SUCCESS
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command_line(), "tenure", &mut text);
+    std::io::stdout().write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

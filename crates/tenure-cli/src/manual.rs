@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
+use crate::output::print;
 use crate::{examples, exit};
 
 /// The section of commands.
@@ -29,7 +30,7 @@ impl Arguments {
         let folder = &self.folder;
         let count = write(root, folder)
             .with_context(|| format!("cannot write the pages into {}", folder.display()))?;
-        println!("{count} pages in {}", folder.display());
+        print(format_args!("{count} pages in {}", folder.display()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tenure::lease::{Coordinator, LeaseInfo, Namespace, REMAINS};
+use tenure::Result;
+use tenure::lease::{Coordinator, LeaseInfo, Namespace};
 use tenure::store::Commit;
-use tenure::{Error, Key, Result};
 
+use crate::exit::Told;
 use crate::stores::StoreArgument;
 use crate::table;
 
@@ -72,13 +73,18 @@ fn namespace(scope: &str) -> Result<Namespace> {
 }
 
 /// What one scope left, all of it or only that of one tenure.
-async fn of(coordinator: &Coordinator, scope: &str, token: Option<u64>) -> Result<Vec<LeaseInfo>> {
+async fn of(
+    coordinator: &Coordinator,
+    scope: &str,
+    token: Option<u64>,
+) -> anyhow::Result<Vec<LeaseInfo>> {
     let mut remains = coordinator.remains(Some(&namespace(scope)?), false).await?;
     remains.retain(|left| left.id == scope && token.is_none_or(|token| left.token == token));
-    match remains.is_empty() {
-        true => Err(Error::NotFound { key: Key::new(REMAINS, scope) }),
-        false => Ok(remains),
+    if remains.is_empty() {
+        let token = token.map(|token| format!(" under token {token}")).unwrap_or_default();
+        return Err(Told::not_found(format!("{scope}{token} has left nothing to reap")).into());
     }
+    Ok(remains)
 }
 
 /// What is left as a row: scope, holder, token, since when it was held, what the holder told.

@@ -10,6 +10,7 @@ use tenure::store::{Query, WatchRequest};
 use crate::follow::{Follow, follow};
 use crate::hand_over::HandingOver;
 use crate::lease::{lease_json, waiter_json};
+use crate::output::print;
 use crate::stores::StoreArgument;
 use crate::table;
 
@@ -89,8 +90,8 @@ async fn resize(
     }
     coordinator.store().close().await;
     match json {
-        true => println!("{}", json!({ "group": group.as_str(), "count": count })),
-        false => println!("{group} has {count} slots"),
+        true => print(json!({ "group": group.as_str(), "count": count }))?,
+        false => print(format_args!("{group} has {count} slots"))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -105,7 +106,7 @@ async fn ls(
     let kinds = [LEASE, WAITER, SLOTS];
     let prefix = group.map_or("", Namespace::as_str);
     let requests = kinds.map(|kind| WatchRequest::kind(kind).prefix(prefix));
-    let text = async || match group {
+    let text = async |_| match group {
         Some(group) => text(&coordinator, group, json, following).await,
         None => groups_text(&coordinator, json, following).await,
     };

@@ -8,6 +8,7 @@ use futures::StreamExt as _;
 use tenure::store::{Reach, Store};
 use tenure_conformance::{Opener, Outcome, Report, Subject, WorkerCommand};
 
+use crate::output::print;
 use crate::{exit, progress, stores, table};
 
 /// Behaviours that are checked at the same time.
@@ -97,9 +98,9 @@ async fn check(url: &str, only: Option<&str>, json: bool) -> anyhow::Result<Exit
     }
     if !json {
         if not_applicable > 0 {
-            println!("\n{not_applicable} not applicable to this store");
+            print(format_args!("\n{not_applicable} not applicable to this store"))?;
         }
-        println!("\n{passed} passed, {failed} failed");
+        print(format_args!("\n{passed} passed, {failed} failed"))?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
@@ -173,7 +174,7 @@ async fn capabilities(url: Option<&str>, json: bool) -> anyhow::Result<ExitCode>
             map
         };
         let all: Vec<_> = all.iter().map(object).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        print(serde_json::to_string_pretty(&all)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut heading = vec!["CAPABILITY"];
@@ -202,11 +203,11 @@ async fn migrate(url: &str, json: bool) -> anyhow::Result<ExitCode> {
         let value = serde_json::json!({
             "store": shown, "backend": backend, "revision": revision, "writer_level": level,
         });
-        println!("{value}");
+        print(value)?;
     } else {
-        println!(
+        print(format_args!(
             "{shown}: {backend} store is up to date, at revision {revision}; this program writes at level {level}"
-        );
+        ))?;
     }
     store.close().await;
     Ok(ExitCode::SUCCESS)

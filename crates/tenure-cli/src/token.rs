@@ -1,9 +1,12 @@
 //! `tenure token`: a new token for `tenure serve --token-file`.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use tenure::random::SystemRandom;
 use tenure_server::auth::tokens;
+
+use crate::output::print;
 
 /// Make a token, and the lines that let it in.
 ///
@@ -34,14 +37,20 @@ impl Arguments {
         // What JSON puts in quotes, TOML reads alike.
         let quoted = |text: &String| serde_json::Value::from(text.as_str()).to_string();
         let may: Vec<String> = self.may.iter().map(quoted).collect();
-        eprintln!("tenure: give this token to {}; it is not shown again:", self.name);
-        eprintln!("\n{token}\n");
-        eprintln!("tenure: and add these lines to the file of `tenure serve --token-file`:\n");
-        println!("[[token]]\nname = {}\nsha256 = \"{sha256}\"", quoted(&self.name));
-        if let Some(tenant) = &self.tenant {
-            println!("tenant = {}", quoted(tenant));
-        }
-        println!("permissions = [{}]", may.join(", "));
+        // The only time that it is told: not being heard is a failure.
+        writeln!(
+            std::io::stderr(),
+            "tenure: give this token to {}; it is not shown again:\n\n{token}\n\n\
+             tenure: and add these lines to the file of `tenure serve --token-file`:\n",
+            self.name
+        )?;
+        let tenant = self.tenant.as_ref().map(|tenant| format!("tenant = {}\n", quoted(tenant)));
+        print(format_args!(
+            "[[token]]\nname = {}\nsha256 = \"{sha256}\"\n{}permissions = [{}]",
+            quoted(&self.name),
+            tenant.unwrap_or_default(),
+            may.join(", ")
+        ))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -33,6 +33,11 @@ pub(crate) fn explain(server: &str, why: &str) -> Option<String> {
         format!(
             "{place} is not who its certificate says ({why}); use a name that is in the certificate"
         )
+    } else if has(&["CaUsedAsEndEntity"]) {
+        format!(
+            "the certificate of {place} is an authority's own, which no server may show; make one that is not \
+             (with openssl, -addext basicConstraints=critical,CA:FALSE), or have the authority sign one"
+        )
     } else if has(&["peer certificate"]) {
         format!("the certificate of {place} is not accepted ({why}); renew it")
     } else if scheme == "https" && has(&["InvalidContentType", "corrupt message"]) {

@@ -47,6 +47,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Settings of a server that is about to start.
 pub struct Builder {
     store: Store,
+    name: Option<String>,
     limits: ServerLimits,
     authenticator: Authenticator,
     tls: Option<ServerTls>,
@@ -56,6 +57,13 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// What others call this replica; `HOSTNAME` or a random name unless set.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
     /// How much it takes on.
     #[must_use]
     pub fn limits(mut self, limits: ServerLimits) -> Self {
@@ -105,7 +113,7 @@ impl Builder {
         let mut registry = Registry::default();
         let campaigns = self.campaigns && !self.store.capabilities().is_single_process();
         let store = self.store.with_metrics(StoreMetrics::register(&mut registry));
-        let api = Api::new(store, self.limits, self.shutdown)?;
+        let api = Api::named(self.name.as_deref(), store, self.limits, self.shutdown)?;
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
@@ -145,6 +153,7 @@ impl Server {
     pub fn builder(store: Store) -> Builder {
         Builder {
             store,
+            name: None,
             limits: ServerLimits::default(),
             authenticator: Authenticator::default(),
             tls: None,

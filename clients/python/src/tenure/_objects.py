@@ -70,11 +70,9 @@ class Put:
 
     def content(self) -> dict[str, Any]:
         """As JSON, without kind and id."""
-        text = isinstance(self.payload, str)
         return {
+            **_payload(self.payload),
             **given(
-                payload=self.payload if text else None,
-                payload_base64=b64encode(self.payload).decode() if isinstance(self.payload, bytes) else None,
                 name=self.name,
                 labels=dict(self.labels) if self.labels else None,
                 ttl_ms=None if self.ttl is None else millis(self.ttl),
@@ -111,6 +109,15 @@ class Check:
     def wire(self) -> dict[str, Any]:
         """As part of a commit."""
         return {"kind": self.kind, "id": self.id, **self.expect.wire()}
+
+
+def _payload(payload: Payload) -> dict[str, str]:
+    if isinstance(payload, str):
+        return {"payload": payload}
+    if isinstance(payload, bytes):
+        return {"payload_base64": b64encode(payload).decode()}
+    kind = type(payload).__name__
+    raise TypeError(f"a payload is str or bytes, not {kind}; json.dumps makes a str of what is to be JSON")
 
 
 def expectation(expect: Expect | None, expect_version: int | None) -> Expect | None:

@@ -45,8 +45,7 @@ class Settings:
             name=name,
             timeout=timeout,
             tls=_tls(ca, cert),
-            # What comes from a file often ends with a line feed.
-            token=(token or environment.get("TENURE_BEARER") or "").strip() or None,
+            token=_sendable(token or environment.get("TENURE_BEARER") or ""),
         )
 
     def headers(self) -> dict[str, str]:
@@ -59,10 +58,27 @@ class Settings:
         return f"<{cls.__name__} {self.name} at {places}>"
 
 
+def _sendable(token: str) -> str | None:
+    # What comes from a file often ends with a line feed.
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        # Which ones is not told: it is a secret.
+        raise ValueError(
+            "the token contains characters that no header can carry; is it one line, and all of it?"
+        )
+    return token or None
+
+
 def _tls(ca: str | os.PathLike[str] | ssl.SSLContext | None, cert: tuple[str, str] | None) -> ssl.SSLContext:
     if isinstance(ca, ssl.SSLContext):
         return ca
-    context = ssl.create_default_context(cafile=ca)
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise ValueError(f"ca={str(ca)!r} has no certificates to trust: {error}") from error
     if cert is not None:
-        context.load_cert_chain(*cert)
+        try:
+            context.load_cert_chain(*cert)
+        except OSError as error:
+            raise ValueError(f"cert={cert!r} is no certificate with its key: {error}") from error
     return context

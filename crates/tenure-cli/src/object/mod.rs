@@ -11,6 +11,7 @@ use tenure::{Error, Key, Labels, Object};
 
 use self::put::PutArguments;
 use crate::follow::{Follow, follow};
+use crate::output::{print, say};
 use crate::stores::StoreArgument;
 use crate::{json, table};
 
@@ -210,7 +211,7 @@ fn show(object: &Object, out: &mut impl std::io::Write) -> std::io::Result<()> {
 impl LsArguments {
     async fn run(&self, store: &Store) -> anyhow::Result<()> {
         let request = WatchRequest::kind(&self.kind).prefix(&self.prefix);
-        follow(&self.follow, self.json, store, &[request], || self.text(store)).await
+        follow(&self.follow, self.json, store, &[request], |_| self.text(store)).await
     }
 
     /// The list as it is now.
@@ -239,7 +240,7 @@ impl LsArguments {
             return Ok(self.follow.list(lines.into_iter()));
         }
         if rows.is_empty() {
-            eprintln!("tenure: no {} objects match", self.kind);
+            say(format_args!("no {} objects match", self.kind));
             return Ok(String::new());
         }
         let heading = ["ID", "NAME", "VERSION", "REVISION", "UPDATED", "EXPIRES", "LABELS"];
@@ -270,11 +271,13 @@ impl RmArguments {
         }
         let committed = store.commit(Commit::new().delete(key.clone(), expect)).await?;
         match self.json {
-            true => println!(
-                "{}",
-                serde_json::json!({ "kind": key.kind, "id": key.id, "revision": committed.revision })
-            ),
-            false => println!("{key} deleted: revision {}", committed.revision.unwrap_or(0)),
+            true => print(
+                serde_json::json!({ "kind": key.kind, "id": key.id, "revision": committed.revision }),
+            )?,
+            false => {
+                let revision = committed.revision.unwrap_or(0);
+                print(format_args!("{key} deleted: revision {revision}"))?;
+            }
         }
         Ok(())
     }

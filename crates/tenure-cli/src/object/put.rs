@@ -12,6 +12,7 @@ use tenure::{Error, Key, Labels};
 use super::kept;
 use crate::duration::parse_duration;
 use crate::json;
+use crate::output::print;
 use crate::stores::StoreArgument;
 
 #[derive(clap::Args)]
@@ -97,19 +98,17 @@ impl PutArguments {
             _ => anyhow::bail!("the store confirmed the put without its result"),
         };
         if self.json {
-            println!("{}", json::written(&self.kind, &self.id, result, changed));
-            return Ok(());
+            return Ok(print(json::written(&self.kind, &self.id, result, changed))?);
         }
         let word = match (changed, result.version) {
             (false, _) => "unchanged",
             (true, 1) => "created",
             (true, _) => "changed",
         };
-        println!(
+        Ok(print(format_args!(
             "{}/{} {word}: version {}, revision {}",
             self.kind, self.id, result.version, result.revision
-        );
-        Ok(())
+        ))?)
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::family::Family;
 use super::guard::{self, News};
 use super::schedule::Pace;
+use crate::output::say;
 
 /// Starting a process takes milliseconds; this is for a machine in trouble.
 const START: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub(crate) fn become_command(command: &[OsString]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let error = std::process::Command::new(program).args(arguments).exec();
-    eprintln!("tenure: cannot run {}: {error}", program.display());
+    say(format_args!("cannot run {}: {error}", program.display()));
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     ExitCode::from(if missing { NOT_FOUND } else { CANNOT_RUN })
 }

@@ -11,6 +11,7 @@ use tenure::{Error, Result};
 
 use super::signals::Signals;
 use crate::exit;
+use crate::output::say;
 
 /// For all of it together.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -45,7 +46,7 @@ impl Leaving {
 
     fn say(&self, what: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("tenure: {what}");
+            say(what);
         }
     }
 
@@ -59,7 +60,7 @@ impl Leaving {
         let (lease, code) = match ended {
             Ok(Ended::Lost(loss)) => {
                 let _ = self.release(lease).await;
-                eprintln!("tenure: lost {id}, token {token}: {loss}; the command was stopped");
+                say(format_args!("lost {id}, token {token}: {loss}; the command was stopped"));
                 return Ok(exit::LOST);
             }
             Ok(Ended::Asked(code, request)) => match self.hand_over(lease, &request).await {
@@ -89,14 +90,14 @@ impl Leaving {
         match witness.loss() {
             // It was ended before the command had, whoever did it and whatever the command says.
             Some(loss) if matches!(error, Error::Lost { .. }) && loss != Loss::Expired => {
-                eprintln!(
-                    "tenure: lost {id}, token {token}: {loss}; the command ended before it was told"
-                );
+                say(format_args!(
+                    "lost {id}, token {token}: {loss}; the command ended before it was told"
+                ));
                 exit::LOST
             }
             // It did its work in time; the lease ends by itself.
             _ => {
-                eprintln!("tenure: the command ended, but {id} was not released: {error}");
+                say(format_args!("the command ended, but {id} was not released: {error}"));
                 code
             }
         }
@@ -111,11 +112,11 @@ impl Leaving {
                 None
             }
             Some(Err((lease, error))) => {
-                eprintln!("tenure: {id} is not handed over but released: {error}");
+                say(format_args!("{id} is not handed over but released: {error}"));
                 Some(lease)
             }
             None => {
-                eprintln!("tenure: {id} may not be handed over: {}", late());
+                say(format_args!("{id} may not be handed over: {}", late()));
                 None
             }
         }

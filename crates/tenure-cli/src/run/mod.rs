@@ -28,6 +28,7 @@ use self::leaving::{Ended, Leaving};
 use self::schedule::{Act, Pace, Schedule};
 use self::signals::{Signals, code_of};
 use crate::duration::parse_duration;
+use crate::output::say;
 use crate::stores::StoreArgument;
 use crate::{progress, table};
 
@@ -170,7 +171,7 @@ impl Arguments {
 
     fn say(&self, what: impl std::fmt::Display) {
         if !self.quiet {
-            eprintln!("tenure: {what}");
+            say(what);
         }
     }
 

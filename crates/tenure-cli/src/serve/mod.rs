@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tenure::Error;
 use tenure::store::Reach;
 use tenure_server::auth::check_exposure;
-use tenure_server::{Server, Shutdown, listen_addresses};
+use tenure_server::{Fault, Server, Shutdown, listen_addresses};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,7 +21,8 @@ use self::flags::Flags;
 use self::settings::{Settings, Tls};
 use crate::duration::parse_duration;
 use crate::json::millis;
-use crate::stores;
+use crate::output::{print, say};
+use crate::{run, stores};
 
 /// Serve a store to programs in any language: gRPC and HTTP/JSON on one port.
 ///
@@ -89,21 +90,25 @@ impl Arguments {
         let store = tenure_connect::connect(&url).await?;
         // Where replicas may be anywhere, people want to know which one leads.
         let shared = store.capabilities().reach == Reach::Network;
-        let builder = Server::builder(store)
+        let mut builder = Server::builder(store);
+        // Whoever asks who leads is to recognise it.
+        if let Some(name) = run::host() {
+            builder = builder.name(name);
+        }
+        let builder = builder
             .campaigns(shared)
             .shutdown(shutdown.clone())
             .grace(settings.grace())
             .limits(settings.limits.clone().into());
-        let server = settings.secure(builder)?.build()?;
+        let server = settings.secure(builder)?.build().map_err(told)?;
         let listener = TcpListener::bind(&addresses[..])
             .await
             .with_context(|| format!("cannot listen on {listen}; give another --listen"))?;
         let address = listener.local_addr()?;
         let scheme = if tls { "https" } else { "http" };
-        println!(
-            "tenure: listening on {scheme}://{address}, store {}",
-            tenure_connect::redacted(&url)
-        );
+        // Whether or not somebody reads it.
+        let shown = tenure_connect::redacted(&url);
+        let _ = print(format_args!("tenure: listening on {scheme}://{address}, store {shown}"));
         end_on_signals(shutdown)?;
         let store = server.api().store().clone();
         server.serve(listener).await?;
@@ -130,6 +135,14 @@ impl Arguments {
     }
 }
 
+/// What the library said, for the exit code to tell.
+fn told(fault: Fault) -> anyhow::Error {
+    match fault {
+        Fault::Store(error) => error.into(),
+        other => other.into(),
+    }
+}
+
 /// The first signal begins the end, the second is the end.
 fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
     let (mut terminate, mut interrupt) =
@@ -143,7 +156,7 @@ fn end_on_signals(shutdown: Shutdown) -> std::io::Result<()> {
             if told > 0 {
                 std::process::exit(i32::from(crate::exit::FAILED));
             }
-            eprintln!("tenure: shutting down");
+            say("shutting down");
             shutdown.begin();
         }
     });

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::remains::Holder;
 use crate::run::{Place, TENURE, send};
 use crate::{ran, tenure};
 
@@ -74,6 +75,18 @@ fn programs_that_watch_read_one_document_per_line() {
     tells_of_a_lease(&["lease", "show", "a.b/slot-0", "--watch", "--json"], held);
     let held = |group: &Value| !group["holders"].as_array().expect("a list").is_empty();
     tells_of_a_lease(&["slots", "ls", "a.b", "--watch", "--json"], held);
+}
+
+#[test]
+fn whoever_came_and_went_between_two_looks_is_in_the_history() {
+    let place = Place::new();
+    let holder = Holder::on(&place.folder);
+    holder.hold_briefly("a/b");
+    let watching = Watching::start(&place.store, &["lease", "show", "a/b", "--watch", "--json"]);
+    let last = |shown: &Value| shown["history"]["tenures"][0]["token"].as_u64();
+    assert_eq!(last(&watching.next()), Some(1));
+    let token = (0..3).map(|_| holder.hold_briefly("a/b")).last();
+    while last(&watching.next()) != token {}
 }
 
 #[test]

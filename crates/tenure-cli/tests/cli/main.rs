@@ -14,6 +14,7 @@ mod remains;
 mod run;
 mod serve;
 mod stop;
+mod unheard;
 
 use std::process::{Command, Output};
 

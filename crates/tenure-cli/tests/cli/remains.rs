@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::tenure;
 
-/// Somebody who holds leases and releases none of them.
+/// Somebody who holds leases.
 pub(crate) struct Holder {
     runtime: Runtime,
     coordinator: Coordinator,
@@ -27,6 +27,14 @@ impl Holder {
         let scope = scope.parse().expect("a scope");
         let terms = Terms::new().reapable().metadata("host", "h7");
         self.runtime.block_on(self.coordinator.acquire(&scope, &terms)).expect("a lease")
+    }
+
+    /// Holds it for a moment, and tells under which token.
+    pub(crate) fn hold_briefly(&self, scope: &str) -> u64 {
+        let lease = self.hold(scope);
+        let token = lease.token();
+        self.runtime.block_on(lease.release()).expect("a release");
+        token
     }
 }
 
@@ -79,7 +87,7 @@ fn what_is_left_is_listed_and_reaped_once() {
     assert!(first["nonce"].is_string() && first["revision"].is_u64(), "{first}");
 
     // A mistake is named before anything is reaped.
-    ran(&["lease", "reap", "a/d", "a/nothing"]).fails(3, "a/nothing not found");
+    ran(&["lease", "reap", "a/d", "a/nothing"]).fails(3, "a/nothing has left nothing to reap");
     let token = tokens[0].to_string();
     let one = ran(&["lease", "reap", "a.b/c", "--token", &token, "--json"]).ok();
     assert_eq!(lines(&one), [json!({ "scope": "a.b/c", "token": tokens[0], "reaped": true })]);
@@ -89,7 +97,7 @@ fn what_is_left_is_listed_and_reaped_once() {
     assert!(rest[0].ends_with(&format!("token {}", tokens[1])), "{rest:?}");
     assert!(rest.len() == 2 && rest[1].starts_with("reaped    a/d  worker#"), "{rest:?}");
     assert_eq!(ran(&["lease", "remains", "--json"]).ok(), "");
-    ran(&["lease", "reap", "a/d"]).fails(3, "a/d not found");
+    ran(&["lease", "reap", "a/d"]).fails(3, "a/d has left nothing to reap");
     assert!(ran(&["lease", "ls"]).ok().contains("a.b/c"), "the one that lives is untouched");
 }
 

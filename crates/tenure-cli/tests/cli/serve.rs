@@ -18,12 +18,16 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = command(&["serve", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+        Self::start_logging(arguments, Stdio::null())
+    }
+
+    pub(crate) fn start_logging(arguments: &[&str], log: impl Into<Stdio>) -> Self {
+        let mut line = command(&["serve", "--listen", "127.0.0.1:0"]);
+        Self::of(line.args(arguments).stderr(log))
+    }
+
+    fn of(line: &mut Command) -> Self {
+        let mut child = line.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let mut out = BufReader::new(child.stdout.take().expect("its output"));
         let mut line = String::new();
         out.read_line(&mut line).expect("a line");
@@ -37,13 +41,28 @@ impl Served {
         Self::start(&["--store", &store])
     }
 
+    /// What it answers to a request as it stands.
+    fn answers(&self, request: &str) -> String {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    }
+
     /// A command against it.
     pub(crate) fn tenure(&self, arguments: &[&str]) -> Ran {
         ran(command(arguments).args(["--server", &self.url]).output().expect("the binary runs"))
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         send(&self.child, signal);
+    }
+
+    /// The exit code, once it has ended.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
     }
 }
 
@@ -90,15 +109,44 @@ fn what_the_file_can_say_flags_and_variables_can_say_too() {
     started(&[("TENURE_GRACE", "1")], &[]).fails_on_line("--grace");
     started(&[("TENURE_MTLS_CLIENT_CA", "ca.pem")], &[]).fails(6, "need TLS");
     started(&[("TENURE_JWT_ISSUER", "a")], &[]).fails(6, "--jwt-audience");
+    started(&[], &["--limit-requests", "0"]).fails(6, "limit requests");
     let full = Served::start(&["--store", "memory:", "--limit-message-bytes", "65536"]);
-    let address = full.url.strip_prefix("http://").unwrap();
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
     let head = "PUT /v1/objects/a/1 HTTP/1.1\r\nhost: tenure\r\nconnection: close";
     let body = "x".repeat(100_000);
-    write!(stream, "{head}\r\ncontent-length: 100000\r\n\r\n{body}").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
+    let said = full.answers(&format!("{head}\r\ncontent-length: 100000\r\n\r\n{body}"));
     assert!(said.starts_with("HTTP/1.1 413") && said.contains("65536"), "{said}");
+}
+
+#[test]
+fn a_server_goes_by_its_hosts_name() {
+    let mut line = command(&["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    // A service manager does not tell it.
+    let served = Served::of(line.env_remove("HOSTNAME").stderr(Stdio::null()));
+    let ready = "GET /readyz HTTP/1.1\r\nhost: tenure\r\nconnection: close\r\n\r\n";
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let told = served.answers(ready);
+    assert!(told.contains(&format!("\"name\":\"{host}#")), "{told}");
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut names: Vec<String> = Vec::new();
+    for manual in [&["--help"][..], &["run", "--help"], &["serve", "--help"]] {
+        let help = ran_text(command(manual).output().unwrap());
+        let word = |c: char| c != '_' && !c.is_ascii_alphanumeric();
+        let variables = help.split(word).filter(|word| word.starts_with("TENURE_"));
+        names.extend(variables.map(str::to_owned));
+    }
+    assert!(names.contains(&"TENURE_CA".into()) && names.contains(&"TENURE_LISTEN".into()));
+    let with = |arguments: &[&str]| {
+        let mut line = command(arguments);
+        line.envs(names.iter().map(|name| (name, ""))).env("XDG_DATA_HOME", folder.path());
+        ran(line.output().expect("the binary runs"))
+    };
+    with(&["run", "a/b", "--", "true"]).ok();
+    // As far as the limit that is given.
+    with(&["serve", "--limit-streams", "0"]).fails(6, "limit streams");
 }
 
 #[test]
@@ -119,7 +167,7 @@ fn every_command_works_against_a_server_and_the_store_is_the_same() {
     assert!(ran_text(capabilities).contains("shared by"));
     // An orderly end, after which the file has it all.
     served.send(Signal::TERM);
-    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    assert_eq!(served.wait(), Some(0));
     let mut rest = String::new();
     served.out.read_to_string(&mut rest).unwrap();
     let store = format!("sqlite:{}", folder.path().join("t.db").display());

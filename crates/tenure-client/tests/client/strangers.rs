@@ -16,6 +16,7 @@ use crate::common::{Outcome, Serving, refused};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("strangers::an_unknown_authority_is_told_with_the_option_that_names_it", unknown);
+    trials.test("strangers::an_authority_that_shows_itself_is_told_what_to_show", authority);
     trials.test("strangers::http_to_a_port_with_tls_is_told_to_write_https", with_tls);
     trials.test("strangers::https_to_a_port_without_tls_is_told_to_write_http", without_tls);
     trials.test("strangers::what_is_no_server_of_tenure_is_told_as_that", foreign);
@@ -25,24 +26,38 @@ pub(crate) fn add(trials: &mut Trials) {
 
 /// A server with TLS, by an authority of its own, and that authority.
 async fn secure() -> Result<(String, String), Failure> {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
+    showing(rcgen::IsCa::NoCa).await
+}
+
+/// A server that shows a certificate of this kind, and that certificate.
+async fn showing(kind: rcgen::IsCa) -> Result<(String, String), Failure> {
+    let made = rcgen::KeyPair::generate().and_then(|key| {
+        let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()])?;
+        params.is_ca = kind;
+        Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+    });
     let made = made.map_err(|error| Failure::new(format!("no certificate: {error}")))?;
     let folder = tempfile::tempdir()?;
     let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.path().join(name));
-    std::fs::write(&certificate, made.cert.pem())?;
-    std::fs::write(&key, made.signing_key.serialize_pem())?;
+    std::fs::write(&certificate, &made.0)?;
+    std::fs::write(&key, &made.1)?;
     let tls = tls::server_config(&certificate, &key, None)?;
     let server = Server::builder(MemoryStore::new().into_store()).tls(tls).build();
     let server = server.map_err(|error| Failure::new(format!("no server: {error}")))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let place = listener.local_addr()?.to_string();
     tokio::spawn(server.serve(listener));
-    Ok((place, made.cert.pem()))
+    Ok((place, made.0))
 }
 
 /// What is told about these addresses.
 async fn told(url: &str) -> Result<String, Failure> {
-    let options = Options::new(url)?.timeout(Duration::from_secs(3));
+    tells(Options::new(url)?).await
+}
+
+/// What is told to somebody who asks like this.
+async fn tells(options: Options) -> Result<String, Failure> {
+    let options = options.timeout(Duration::from_secs(3));
     let error = refused(ServerStore::open(options).await.map(drop))?;
     if error.code() != "unavailable" || error.to_string().contains("no server on") {
         return Err(Failure::new(format!("told {error}")));
@@ -64,6 +79,14 @@ async fn unknown() -> Outcome {
     let options = Options::new(&url)?.ca(authority);
     ServerStore::open(options).await?;
     Ok(())
+}
+
+/// What `openssl req -x509` makes if it is told nothing else.
+async fn authority() -> Outcome {
+    let kind = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let (place, authority) = showing(kind).await?;
+    let told = tells(Options::new(&format!("https://{place}"))?.ca(authority)).await?;
+    says(&told, &[&place, "an authority's own", "basicConstraints=critical,CA:FALSE"])
 }
 
 async fn with_tls() -> Outcome {

@@ -54,9 +54,23 @@ struct Shared {
 impl Api {
     /// An interface to this store.
     pub fn new(store: Store, limits: ServerLimits, shutdown: Shutdown) -> Result<Self, Fault> {
+        Self::named(None, store, limits, shutdown)
+    }
+
+    /// The same, of a replica that has a name.
+    pub(crate) fn named(
+        name: Option<&str>,
+        store: Store,
+        limits: ServerLimits,
+        shutdown: Shutdown,
+    ) -> Result<Self, Fault> {
         let metrics = LeaseMetrics::default();
         let store = store.with_timeout_at_most(limits.request_timeout);
-        let coordinator = Coordinator::builder(store.clone()).metrics(metrics.clone()).start()?;
+        let mut builder = Coordinator::builder(store.clone()).metrics(metrics.clone());
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        let coordinator = builder.start()?;
         let room = Room::new(limits);
         let tenants = Mutex::default();
         let whole = Arc::new(Part { store, coordinator });
