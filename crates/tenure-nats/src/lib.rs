@@ -21,6 +21,7 @@
 mod bucket;
 mod commit;
 mod connection;
+mod credentials;
 mod desk;
 mod elsewhere;
 mod envelope;
