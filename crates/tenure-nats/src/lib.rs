@@ -24,6 +24,7 @@ mod connection;
 mod credentials;
 mod desk;
 mod elsewhere;
+mod ended;
 mod envelope;
 mod info;
 mod known;
