@@ -200,8 +200,11 @@ impl Connection {
         }
         let near = self.near.home.is_here();
         let line = self.line(near);
+        let mut patience = patience;
         if !line.link.borrow().up {
+            let asked = self.time.uptime();
             Box::pin(back(&mut line.link.clone(), patience)).await?;
+            patience = patience.saturating_sub(self.time.uptime().saturating_sub(asked));
         }
         if near {
             let headers = headers.unwrap_or_default();
