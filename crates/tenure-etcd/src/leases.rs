@@ -5,9 +5,12 @@
 //! carries one object at a time: it is taken out of here before it is used, and comes back only if a
 //! transaction is known not to have used it, or to have removed the object from it. After an outcome
 //! that is not known it never comes back; it ends by itself.
+//!
+//! One that carries nothing and is of no more use ends by itself, too, if that is soon; a longer one is
+//! revoked, or those that objects with long lives leave behind would add up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -29,6 +32,13 @@ const CALM: Duration = Duration::from_secs(5);
 const LEAST: usize = 2;
 /// Leases granted at once, beside the one that is waited for.
 const AHEAD: usize = 8;
+/// Lives that spares are kept for; beyond that, those that were used last.
+const LIVES: usize = 64;
+/// A life that ends soon enough by itself, in seconds.
+const SOON: u64 = 120;
+/// Leases that wait to be revoked, and those revoked in one go. What is more ends by itself.
+const USELESS: usize = 10_000;
+const REVOKED: usize = 256;
 
 /// An etcd lease that carries nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +67,26 @@ struct Shelf {
     used: Duration,
 }
 
+/// All spares, and what is to be revoked.
+#[derive(Default)]
+struct Shelves {
+    by_life: HashMap<u64, Shelf>,
+    useless: Vec<i64>,
+}
+
+/// What is to be done at one look.
+struct Chores {
+    /// To be kept alive.
+    due: Vec<Spare>,
+    /// Lives to be granted.
+    missing: Vec<u64>,
+    /// To be revoked.
+    useless: Vec<i64>,
+}
+
 pub(crate) struct Leases {
     endpoints: Arc<Endpoints>,
-    shelves: Mutex<HashMap<u64, Shelf>>,
+    shelves: Mutex<Shelves>,
 }
 
 impl Leases {
@@ -86,48 +113,30 @@ impl Leases {
         self.endpoints.options.clock.uptime()
     }
 
-    fn with<T>(&self, life: u64, act: impl FnOnce(&mut Shelf) -> T) -> T {
-        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        act(shelves.entry(life).or_default())
+    fn lock(&self) -> MutexGuard<'_, Shelves> {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lease with this life that carries nothing, if there is one; `fresh` if spares are not to be
     /// trusted. Where there is none, more will be kept from now on.
     pub(crate) fn at_hand(&self, life: u64, fresh: bool) -> Option<Spare> {
-        let now = self.now();
-        let most = self.endpoints.options.spares;
-        self.with(life, |shelf| {
-            shelf.used = now;
-            if fresh {
-                shelf.spares.clear();
-            }
-            while let Some(spare) = shelf.spares.pop() {
-                if spare.is_young(now) {
-                    return Some(spare);
-                }
-            }
-            shelf.wanted = (shelf.wanted + 1).min(most);
-            None
-        })
+        self.lock().take(life, fresh, self.now(), self.endpoints.options.spares)
     }
 
     /// Gives back a lease that certainly carries nothing.
     pub(crate) fn give(&self, spare: Spare) {
-        let most = self.endpoints.options.spares;
-        if spare.is_young(self.now()) {
-            self.with(spare.life, |shelf| {
-                if shelf.spares.len() < most {
-                    shelf.spares.push(spare);
-                }
-            });
-        }
+        self.lock().give(spare, self.now(), self.endpoints.options.spares);
     }
 
     /// Takes the lease of an object that has just been removed from it. Without knowing when it was
-    /// last kept alive it is of no use, and ends by itself.
+    /// last kept alive it is of no use.
     pub(crate) fn freed(&self, known: &Known) {
-        if let Some(since) = known.since.filter(|_| known.lease != 0) {
-            self.give(Spare { id: known.lease, life: known.life, since, certain: since });
+        match known.since {
+            _ if known.lease == 0 => {}
+            Some(since) => {
+                self.give(Spare { id: known.lease, life: known.life, since, certain: since });
+            }
+            None => self.lock().let_go(known.lease, known.life),
         }
     }
 
@@ -159,31 +168,14 @@ impl Leases {
 
     /// Keeps wanted spares alive, fills up what is missing and lets the rest go.
     async fn keep_warm(&self) {
-        let (now, most) = (self.now(), self.endpoints.options.spares);
-        let (mut due, mut missing) = (Vec::new(), Vec::new());
-        {
-            let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-            shelves.retain(|_, shelf| now.saturating_sub(shelf.used) < IDLE);
-            for (life, shelf) in shelves.iter_mut() {
-                if now.saturating_sub(shelf.used) > CALM {
-                    shelf.wanted = (shelf.wanted / 2).max(LEAST).min(most);
-                }
-                shelf.spares.retain(|spare| spare.is_young(now));
-                // The most recently used are at the end, and stay.
-                let surplus = shelf.spares.len().saturating_sub(shelf.wanted);
-                shelf.spares.drain(..surplus);
-                // What is in use comes back by itself; only a shelf that runs empty is filled up.
-                let short = shelf.wanted.div_ceil(2).saturating_sub(shelf.spares.len());
-                due.extend(shelf.spares.extract_if(.., |spare| spare.is_due(now)));
-                missing.extend(std::iter::repeat_n(*life, short.min(AHEAD)));
-            }
-        }
-        join_all(due.into_iter().map(|spare| self.warm(spare))).await;
+        let chores = self.lock().chores(self.now(), self.endpoints.options.spares);
+        join_all(chores.due.into_iter().map(|spare| self.warm(spare))).await;
         let budget = self.endpoints.budget();
-        let granting = missing.into_iter().map(|life| self.grant(life, budget));
+        let granting = chores.missing.into_iter().map(|life| self.grant(life, budget));
         for spare in join_all(granting).await.into_iter().flatten() {
             self.give(spare);
         }
+        self.revoke(chores.useless, self.endpoints.options.attempt).await;
     }
 
     async fn warm(&self, spare: Spare) {
@@ -199,15 +191,96 @@ impl Leases {
 
     /// Lets all spares go.
     pub(crate) async fn revoke_all(&self) {
-        let shelves =
-            std::mem::take(&mut *self.shelves.lock().unwrap_or_else(PoisonError::into_inner));
+        let Shelves { by_life, mut useless } = std::mem::take(&mut *self.lock());
+        let spares = by_life.into_values().flat_map(|shelf| shelf.spares);
+        useless.extend(spares.map(|spare| spare.id));
+        self.revoke(useless, TICK).await;
+    }
+
+    /// Revokes leases that certainly carry nothing: nobody else knows of them.
+    async fn revoke(&self, leases: Vec<i64>, patience: Duration) {
         // Not worth connecting for: what is not revoked now ends by itself.
-        let Some(link) = self.endpoints.current() else { return };
-        let revoking = shelves
-            .into_values()
-            .flat_map(|shelf| shelf.spares)
-            .map(|spare| link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id: spare.id }));
-        let _ = tokio::time::timeout(TICK, join_all(revoking)).await;
+        let Some(link) = self.endpoints.current().filter(|_| !leases.is_empty()) else { return };
+        let revoking =
+            leases.into_iter().map(|id| link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id }));
+        let _ = tokio::time::timeout(patience, join_all(revoking)).await;
+    }
+}
+
+impl Shelves {
+    fn take(&mut self, life: u64, fresh: bool, now: Duration, most: usize) -> Option<Spare> {
+        let shelf = self.by_life.entry(life).or_default();
+        shelf.used = now;
+        let mut old = if fresh { std::mem::take(&mut shelf.spares) } else { Vec::new() };
+        let mut found = None;
+        while let Some(spare) = shelf.spares.pop() {
+            if spare.is_young(now) {
+                found = Some(spare);
+                break;
+            }
+            old.push(spare);
+        }
+        if found.is_none() {
+            shelf.wanted = (shelf.wanted + 1).min(most);
+        }
+        self.let_all_go(old);
+        found
+    }
+
+    fn give(&mut self, spare: Spare, now: Duration, most: usize) {
+        let shelf = self.by_life.entry(spare.life).or_default();
+        if spare.is_young(now) && shelf.spares.len() < most {
+            shelf.spares.push(spare);
+        } else {
+            self.let_go(spare.id, spare.life);
+        }
+    }
+
+    /// Has no use any more for a lease that carries nothing.
+    fn let_go(&mut self, id: i64, life: u64) {
+        if life > SOON && self.useless.len() < USELESS {
+            self.useless.push(id);
+        }
+    }
+
+    fn let_all_go(&mut self, spares: Vec<Spare>) {
+        for spare in spares {
+            self.let_go(spare.id, spare.life);
+        }
+    }
+
+    /// Tidies up, and says what else there is to do.
+    fn chores(&mut self, now: Duration, most: usize) -> Chores {
+        let mut gone = Vec::new();
+        let oldest = self.oldest_kept(now);
+        for (_, shelf) in self.by_life.extract_if(|_, shelf| shelf.used < oldest) {
+            gone.extend(shelf.spares);
+        }
+        let (mut due, mut missing) = (Vec::new(), Vec::new());
+        for (life, shelf) in &mut self.by_life {
+            if now.saturating_sub(shelf.used) > CALM {
+                shelf.wanted = (shelf.wanted / 2).max(LEAST).min(most);
+            }
+            gone.extend(shelf.spares.extract_if(.., |spare| !spare.is_young(now)));
+            // The most recently used are at the end, and stay.
+            let surplus = shelf.spares.len().saturating_sub(shelf.wanted);
+            gone.extend(shelf.spares.drain(..surplus));
+            // What is in use comes back by itself; only a shelf that runs empty is filled up.
+            let short = shelf.wanted.div_ceil(2).saturating_sub(shelf.spares.len());
+            due.extend(shelf.spares.extract_if(.., |spare| spare.is_due(now)));
+            missing.extend(std::iter::repeat_n(*life, short.min(AHEAD)));
+        }
+        self.let_all_go(gone);
+        let rest = self.useless.len().saturating_sub(REVOKED);
+        Chores { due, missing, useless: self.useless.split_off(rest) }
+    }
+
+    /// Shelves that were last used before this are forgotten.
+    fn oldest_kept(&self, now: Duration) -> Duration {
+        let mut used: Vec<Duration> = self.by_life.values().map(|shelf| shelf.used).collect();
+        used.sort_unstable_by(|a, b| b.cmp(a));
+        let last = used.get(LIVES - 1).copied().unwrap_or_default();
+        last.max(now.saturating_sub(IDLE))
     }
 }
 
@@ -223,5 +296,69 @@ impl Spare {
 
     fn is_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) >= self.life() / 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 86_400;
+    const MOST: usize = 256;
+
+    fn spare(id: i64, life: u64, since: Duration) -> Spare {
+        Spare { id, life, since, certain: since }
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn spares_are_kept_for_so_many_lives_and_the_rest_is_revoked() {
+        let mut shelves = Shelves::default();
+        let lives = DAY..DAY + 1000;
+        for (life, id) in lives.clone().zip(0..) {
+            let now = seconds(life - DAY);
+            assert_eq!(shelves.take(life, false, now, MOST), None);
+            shelves.give(spare(id, life, now), now, MOST);
+        }
+        let mut revoked = Vec::new();
+        loop {
+            let chores = shelves.chores(seconds(1000), MOST);
+            assert!(chores.useless.len() <= REVOKED);
+            if chores.useless.is_empty() {
+                break;
+            }
+            revoked.extend(chores.useless);
+        }
+        assert_eq!(shelves.by_life.len(), LIVES);
+        assert_eq!(revoked.len(), 1000 - LIVES);
+        // Those that were used last are at hand.
+        assert!(
+            lives
+                .rev()
+                .take(LIVES)
+                .all(|life| { shelves.take(life, false, seconds(1000), MOST).is_some() })
+        );
+    }
+
+    #[test]
+    fn a_long_lease_of_no_use_is_revoked_and_a_short_one_is_left_alone() {
+        let mut shelves = Shelves::default();
+        let now = seconds(DAY);
+        shelves.let_go(1, SOON);
+        shelves.let_go(2, DAY);
+        // Too old to be relied on, and one more than is wanted.
+        shelves.give(spare(3, DAY, Duration::ZERO), now, MOST);
+        shelves.give(spare(4, DAY, now), now, 1);
+        shelves.give(spare(5, DAY, now), now, 1);
+        // Not to be trusted, says whoever takes one.
+        assert_eq!(shelves.take(DAY, true, now, MOST), None);
+        assert_eq!(shelves.chores(now, MOST).useless, [2, 3, 5, 4]);
+        for id in 0..2 * USELESS as i64 {
+            shelves.let_go(id, DAY);
+        }
+        assert_eq!(shelves.useless.len(), USELESS);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::clock::{SharedClock, SystemClock};
 use tenure::{Error, Result};
 
-use crate::tls::Tls;
+use crate::tls::{Pem, Tls};
 
 /// Where the servers are and how to use them.
 ///
@@ -50,7 +50,7 @@ impl Options {
     }
 
     /// Reads `etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PREFIX][?tls=true&ca=FILE&cert=FILE&key=FILE&name=NAME]`.
-    /// The scheme `etcds` means `tls=true`, as does naming any file.
+    /// The scheme `etcds` means `tls=true`, as does naming any file. Files are read for each connection.
     ///
     /// # Errors
     /// Says what is wrong with the address, or which file cannot be read.
@@ -143,14 +143,15 @@ impl Options {
     /// system trusts.
     #[must_use]
     pub fn tls(mut self, ca: Option<Vec<u8>>) -> Self {
-        self.tls.get_or_insert_default().ca = ca;
+        self.tls.get_or_insert_default().ca = ca.map(Pem::Text);
         self
     }
 
     /// Shows servers this certificate, with its key, both PEM. Implies TLS.
     #[must_use]
     pub fn identity(mut self, certificate: Vec<u8>, key: Vec<u8>) -> Self {
-        self.tls.get_or_insert_default().identity = Some((certificate, key));
+        let identity = (Pem::Text(certificate), Pem::Text(key));
+        self.tls.get_or_insert_default().identity = Some(identity);
         self
     }
 
@@ -191,10 +192,11 @@ impl Options {
     }
 }
 
-fn read(file: &str) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| {
-        Error::invalid(format!("file {file:?} of the etcd address"), error.to_string())
-    })
+/// A file that can be read now, and will be again.
+fn read(file: &str) -> Result<Pem> {
+    let pem = Pem::File(file.into());
+    pem.read()?;
+    Ok(pem)
 }
 
 /// Undoes `%41`.

@@ -175,3 +175,22 @@ pub(crate) fn believed(
     }
     Ok(answers)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leader that was deposed between the two answers may have given only one of them.
+    #[test]
+    fn a_keep_alive_counts_in_its_own_term_only() {
+        let in_term = |term| Ok(Renewed { term });
+        let gone = || Err(Fault::NoLease);
+        assert!(matches!(&believed(vec![in_term(7), gone()], 7).unwrap()[..], [Ok(()), Err(_)]));
+        for other in [6, 8, 0] {
+            let told = believed(vec![in_term(7), in_term(other), gone()], 7);
+            assert!(matches!(told, Err(Fault::Later(_))), "{other}: {told:?}");
+        }
+        let broke = Err(Fault::Unclear("it broke".into()));
+        assert!(matches!(believed(vec![in_term(7), broke], 7), Err(Fault::Elsewhere(_))));
+    }
+}

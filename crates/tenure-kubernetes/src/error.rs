@@ -117,13 +117,13 @@ impl Failure {
     }
 }
 
-/// Refused connections and names that do not resolve: whatever the request was, nobody got it.
+/// Refused connections, those that take too long and names that do not resolve: whatever the request was,
+/// nobody got it.
 fn never_connected(error: &(dyn std::error::Error + 'static)) -> bool {
+    use hyper_util::client::legacy::Error;
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && io.kind() == std::io::ErrorKind::ConnectionRefused
-        {
+        if error.downcast_ref::<Error>().is_some_and(Error::is_connect) {
             return true;
         }
         next = error.source();
@@ -142,4 +142,22 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_found_nobody_to_talk_to_was_not_sent() {
+        // Nobody listens there, and the other one is nowhere.
+        for server in ["http://127.0.0.1:1", "http://no-such-host.invalid:80"] {
+            let client =
+                kube::Client::try_from(kube::Config::new(server.parse().unwrap())).unwrap();
+            let request = http::Request::put("/").body(Vec::new()).unwrap();
+            let error = client.request::<serde_json::Value>(request).await.unwrap_err();
+            let failure = Failure::from(error);
+            assert!(matches!(failure, Failure::Unsent(_)), "{server}: {failure:?}");
+        }
+    }
 }

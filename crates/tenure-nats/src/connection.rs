@@ -9,6 +9,7 @@
 //! store and serves requests made there: it saves a change of threads on the way out and back, and
 //! whoever asks on a runtime is proof that it runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::BACKEND;
+use crate::credentials::Credentials;
 use crate::elsewhere::Elsewhere;
 use crate::options::Options;
 use crate::requests::Requests;
@@ -198,8 +200,11 @@ impl Connection {
         }
         let near = self.near.home.is_here();
         let line = self.line(near);
+        let mut patience = patience;
         if !line.link.borrow().up {
+            let asked = self.time.uptime();
             Box::pin(back(&mut line.link.clone(), patience)).await?;
+            patience = patience.saturating_sub(self.time.uptime().saturating_sub(asked));
         }
         if near {
             let headers = headers.unwrap_or_default();
@@ -276,7 +281,7 @@ impl Line {
         start: impl FnOnce(Connecting) -> Connected,
     ) -> Result<Self> {
         let (sender, link) = watch::channel(Link { up: true, losses: 0 });
-        let settings = settings(target, options, sender).await?;
+        let settings = settings(target, options, sender)?;
         let servers = target.servers.clone();
         let connecting = start(Box::pin(async move { settings.connect(servers).await }));
         let patience = options.connect_timeout * 2;
@@ -300,13 +305,13 @@ pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
     })
 }
 
-async fn settings(
+fn settings(
     target: &Target,
     options: &Options,
     link: watch::Sender<Link>,
 ) -> Result<ConnectOptions> {
     let elsewhere = Elsewhere::default();
-    let mut settings = ConnectOptions::new()
+    let mut settings = start(options)?
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
         .ping_interval(SIGN_OF_LIFE)
@@ -343,13 +348,16 @@ async fn settings(
     if let Some((certificate, key)) = &options.client_certificate {
         settings = settings.add_client_certificate(certificate.clone(), key.clone());
     }
-    match &options.credentials {
-        None => Ok(settings),
-        Some(file) => settings.credentials_file(file).await.map_err(|error| {
-            let what = format!("credentials file {}", file.display());
-            Error::invalid(what, format!("it cannot be used: {error}"))
-        }),
-    }
+    Ok(settings)
+}
+
+/// As whom to connect, where a file says that; it comes before what the address says.
+fn start(options: &Options) -> Result<ConnectOptions> {
+    let Some(file) = &options.credentials else { return Ok(ConnectOptions::new()) };
+    let credentials = Arc::new(Credentials::open(file)?);
+    Ok(ConnectOptions::with_auth_callback(move |nonce| {
+        std::future::ready(credentials.answer(&nonce))
+    }))
 }
 
 /// Why connecting failed, with the next step.

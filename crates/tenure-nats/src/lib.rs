@@ -21,8 +21,10 @@
 mod bucket;
 mod commit;
 mod connection;
+mod credentials;
 mod desk;
 mod elsewhere;
+mod ended;
 mod envelope;
 mod info;
 mod known;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use async_nats::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde::Deserialize;
-use tenure::store::Capability;
 use tenure::{Error, Object, Result};
 
 use crate::BACKEND;
@@ -20,6 +19,8 @@ use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, LATE, MARKER, OPERAT
 const WRONG_SEQUENCE: u64 = 10071;
 /// The same where a write to the subject is on its way through the replicas.
 const WRONG_SEQUENCE_IN_FLIGHT: u64 = 10164;
+/// The bucket takes no time to live any more.
+const NO_LIVES: u64 = 10166;
 /// The bucket, the account or the server is full.
 const FULL: [u64; 6] = [10023, 10028, 10047, 10077, 10002, 10122];
 /// A write that may have met the end of the life it replaced is looked after this much later.
@@ -197,8 +198,14 @@ fn refusal(error: &ApiError) -> Result<()> {
     let told = || format!("{} (error {})", error.description, error.err_code);
     match error.err_code {
         WRONG_SEQUENCE | WRONG_SEQUENCE_IN_FLIGHT => Ok(()),
-        // The bucket was changed behind our back: without lives there are no leases.
-        10166 => Err(Error::Unsupported { capability: Capability::Ttl, backend: BACKEND }),
+        NO_LIVES => Err(Error::Refused {
+            backend: BACKEND,
+            reason: format!(
+                "{}; somebody changed the bucket, and leases would never expire: mend it with nats \
+                 stream edit and --allow-msg-ttl",
+                told()
+            ),
+        }),
         code if FULL.contains(&code) => Err(Error::Full { backend: BACKEND, reason: told() }),
         _ => Err(Error::unavailable(BACKEND, told())),
     }
@@ -222,7 +229,10 @@ mod tests {
         let code = |err_code| refusal(&ApiError { err_code, description: "x".into() });
         assert!(code(10071).is_ok() && code(10164).is_ok());
         assert!(matches!(code(10077), Err(Error::Full { .. })));
-        assert!(matches!(code(10166), Err(Error::Unsupported { .. })));
+        // It is this bucket that has no lives; the backend does.
+        let refused = code(10166).unwrap_err();
+        assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+        assert!(refused.to_string().contains("--allow-msg-ttl"), "{refused}");
         assert!(matches!(code(1), Err(Error::Unavailable { .. })));
     }
 }

@@ -12,7 +12,6 @@
 //! that gives it away. Whoever watches is told that history is gone then, and the next watch begins
 //! with another pump.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -26,6 +25,7 @@ use tokio::sync::watch;
 use crate::BACKEND;
 use crate::bucket;
 use crate::connection::Link;
+use crate::ended::Ended;
 use crate::shared::Shared;
 use crate::stored::Stored;
 
@@ -38,8 +38,6 @@ const GRACE: Duration = Duration::from_millis(150);
 /// So often it is waited for once more, if it cannot be read back and nothing says that it was lost: a
 /// busy server tells late, and whoever watches would list everything again.
 const GRACES: u32 = 12;
-/// Subjects whose end was told last.
-const ENDED: usize = 4_096;
 
 /// The pump, which starts with the first watch, and anew after it has ended.
 #[derive(Default)]
@@ -108,6 +106,7 @@ impl Shared {
         let lost = |error: &dyn std::fmt::Display| {
             Error::unavailable(BACKEND, format!("cannot listen to the bucket: {error}"))
         };
+        let losses = self.line.link.borrow().losses;
         let told = self.line.client.subscribe(self.subjects.told()).await.map_err(|e| lost(&e))?;
         // Subscribed for certain before this is asked, so everything after it is told to us.
         self.line.client.flush().await.map_err(|e| lost(&e))?;
@@ -124,6 +123,7 @@ impl Shared {
             ended: Ended::default(),
             behind: None,
             was_cut: false,
+            losses,
         };
         self.home.spawn(worker.run(told, self.line.link.clone(), self.options.poll_interval));
         Ok(Tap { feed, heard })
@@ -143,6 +143,8 @@ struct Worker {
     behind: Option<Behind>,
     /// The connection was away, and what was told meanwhile was told to nobody.
     was_cut: bool,
+    /// The losses of the connection after which the message at the position was found to be the same.
+    losses: u64,
 }
 
 /// A last sequence that the server named and that was not heard of yet.
@@ -194,7 +196,7 @@ impl Worker {
                 Some(message) => {
                     let headers = message.headers.unwrap_or_default();
                     if let Some(stored) = Stored::told(&headers, message.payload)
-                        && let Some(end) = self.hear(&shared, stored).await
+                        && let Err(end) = self.hear(&shared, stored).await
                     {
                         return Some(end);
                     }
@@ -219,22 +221,26 @@ impl Worker {
         Error::Compacted { requested: self.position(), oldest: last }
     }
 
-    /// One message that was told; the reason to end if the sequences have gone back.
-    async fn hear(&mut self, shared: &Shared, stored: Stored) -> Option<Error> {
+    /// One message that was told. An error is the reason to end: the sequences have gone back.
+    async fn hear(&mut self, shared: &Shared, stored: Stored) -> Result<()> {
+        // What cannot be taken now is read back later.
+        if !self.goes_on(shared).await? {
+            return Ok(());
+        }
         let sequence = stored.sequence;
         // What was read back may be told once more, later. What is new is stored later.
         let is_newer = self.newest_ns.is_some_and(|newest| stored.time_ns > newest);
         if sequence <= self.position() && is_newer {
-            return Some(self.went_back(sequence));
+            return Err(self.went_back(sequence));
         }
         if sequence > self.position() + 1 {
             // They are told in order, so what was skipped will not come.
-            self.catch_up(shared, sequence - 1, true).await;
+            self.catch_up(shared, sequence - 1, true).await?;
         }
         if sequence == self.position() + 1 {
             self.tell(shared, &stored);
         }
-        None
+        Ok(())
     }
 
     /// Compares with the server; says when to look again, or why to end.
@@ -245,9 +251,11 @@ impl Worker {
             Err(_) => return Ok(poll),
         };
         let (last, position) = (info.last_sequence, self.position());
-        let is_other = last < position || info.created != self.created;
-        if is_other || (self.was_cut && self.is_redrawn(shared).await) {
+        if last < position || info.created != self.created {
             return Err(self.went_back(last));
+        }
+        if !self.goes_on(shared).await? {
+            return Ok(poll);
         }
         Ok(match self.behind.take() {
             // They are told in order: what comes says that the rest is still to come.
@@ -257,7 +265,7 @@ impl Worker {
             }
             Some(behind) if behind.last > position => {
                 let is_lost = behind.graces == 0 || self.was_cut;
-                if !self.catch_up(shared, behind.last, is_lost).await {
+                if !self.catch_up(shared, behind.last, is_lost).await? {
                     let graces = behind.graces.saturating_sub(1);
                     self.behind = Some(Behind { graces, ..behind });
                     return Ok(GRACE);
@@ -277,25 +285,45 @@ impl Worker {
         })
     }
 
-    /// Whether the message at the position is another one than was heard: while nobody listened, more
-    /// sequences were drawn than had been lost. If it was replaced since, there is nothing to compare.
-    async fn is_redrawn(&self, shared: &Shared) -> bool {
-        let (position, newest) = (self.position(), self.newest_ns);
-        let Some(newest) = newest.filter(|_| position > 0) else { return false };
-        matches!(shared.at(position).await, Ok(Some(stored)) if stored.time_ns > newest)
+    /// Whether what the server has now goes on from the position, asked once after each loss of the
+    /// connection, before anything that came since is told; `false` if it cannot be said just now. It does
+    /// not if the message at the position is another one than was heard: while nobody listened, more
+    /// sequences were drawn than had been lost. If that one was replaced, there is nothing to compare.
+    async fn goes_on(&mut self, shared: &Shared) -> Result<bool> {
+        let Link { up, losses } = *shared.line.link.borrow();
+        // What is still to be heard of the connection that was lost goes on by itself.
+        if losses == self.losses || !up {
+            return Ok(true);
+        }
+        self.was_cut = true;
+        if let Some(newest) = self.newest_ns.filter(|_| self.position() > 0) {
+            match shared.at(self.position()).await {
+                Ok(Some(stored)) if stored.time_ns > newest => {
+                    return Err(self.went_back(self.position()));
+                }
+                Ok(_) => {}
+                Err(_) => return Ok(false),
+            }
+        }
+        self.losses = losses;
+        Ok(true)
     }
 
     /// Reads what was not heard, up to this sequence. `false` if it cannot be read and may still be on
-    /// its way.
-    async fn catch_up(&mut self, shared: &Shared, until: u64, is_lost: bool) -> bool {
+    /// its way. An error is the reason to end.
+    async fn catch_up(&mut self, shared: &Shared, until: u64, is_lost: bool) -> Result<bool> {
         let position = self.position();
         let found = match until - position {
             0..=CATCH_UP => read_back(shared, position + 1, until).await,
             _ => Ok(None),
         };
+        // The connection may have been lost on the way.
+        if !self.goes_on(shared).await? {
+            return Ok(true);
+        }
         match found {
             Ok(Some(all)) => all.iter().for_each(|stored| self.tell(shared, stored)),
-            Ok(None) if !is_lost => return false,
+            Ok(None) if !is_lost => return Ok(false),
             Ok(None) => {
                 tracing::info!(after = position, until, "watchers missed changes and list again");
                 self.feed.reset(until);
@@ -305,7 +333,7 @@ impl Worker {
             // Not now; the next message or look tries again.
             Err(error) => tracing::debug!(%error, "cannot read what was missed"),
         }
-        true
+        Ok(true)
     }
 
     fn tell(&mut self, shared: &Shared, stored: &Stored) {
@@ -348,47 +376,4 @@ async fn read_back(shared: &Shared, from: u64, until: u64) -> Result<Option<Vec<
     let reads = (from..=until).map(|sequence| shared.at(sequence));
     let found: Vec<Option<Stored>> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
     Ok(found.into_iter().collect())
-}
-
-/// The subjects whose end was told last, in bounded memory.
-#[derive(Default)]
-struct Ended {
-    subjects: HashSet<String>,
-    order: VecDeque<String>,
-}
-
-impl Ended {
-    /// Whether it had not ended before.
-    fn insert(&mut self, subject: &str) -> bool {
-        if !self.subjects.insert(subject.to_owned()) {
-            return false;
-        }
-        self.order.push_back(subject.to_owned());
-        while self.order.len() > ENDED {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.subjects.remove(&oldest);
-        }
-        true
-    }
-
-    fn remove(&mut self, subject: &str) {
-        self.subjects.remove(subject);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_new_once_until_the_object_is_back() {
-        let mut ended = Ended::default();
-        assert!(ended.insert("a") && !ended.insert("a"));
-        ended.remove("a");
-        assert!(ended.insert("a"));
-        for n in 0..ENDED * 3 {
-            assert!(ended.insert(&format!("s{n}")));
-        }
-        assert!(ended.subjects.len() <= ENDED && ended.order.len() <= ENDED);
-    }
 }

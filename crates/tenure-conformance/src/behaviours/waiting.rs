@@ -173,11 +173,19 @@ async fn many_waiters_cause_no_stampede(ctx: Context) -> Result<(), Failure> {
         while waiting.get() < WAITERS as i64 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // The last of them may still be on its way into the line.
-        tokio::time::sleep(Duration::from_millis(300)).await;
     })
     .await?;
-    let before = calls.commits();
+    // The last of them may still be on their way into the line.
+    let before = soon("peace", async {
+        loop {
+            let before = calls.commits();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if calls.commits() == before {
+                return before;
+            }
+        }
+    })
+    .await?;
     first.release().await?;
     for task in tasks {
         soon("a waiter", task).await???;

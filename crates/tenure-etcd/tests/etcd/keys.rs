@@ -18,6 +18,7 @@ use crate::common::{OrFail, Outcome, Server, connect, eventually, key, put};
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("etcd::an_uncontended_acquire_is_one_round_trip", one_round_trip);
     trials.test("etcd::a_lease_of_etcd_carries_one_object", one_object_a_lease);
+    trials.test("etcd::leases_of_etcd_that_carry_nothing_do_not_add_up", nothing_adds_up);
     trials.test("etcd::a_compacted_watch_is_told_where_to_start", compaction);
     trials.test("etcd::an_older_program_is_kept_from_writing", move || writer_level(server));
     trials.test("etcd::what_others_wrote_is_not_taken_for_an_object", move || junk(server));
@@ -115,6 +116,28 @@ async fn one_object_a_lease() -> Outcome {
         return Err(Failure::new(format!("{carried} of {} objects hang on leases", there.len())));
     }
     Ok(())
+}
+
+/// Objects that live for a day leave etcd leases behind that would do the same.
+async fn nothing_adds_up() -> Outcome {
+    const OBJECTS: usize = 300;
+    let server = Etcd::start().or_fail()?;
+    let url = server.url("left");
+    let (one, two) = (connect(&url).await?, connect(&url).await?);
+    let day = Duration::from_secs(86_400);
+    for n in 0..OBJECTS {
+        one.commit(put(n.to_string(), "v").ttl(day)).await?;
+    }
+    // Half of them by somebody who does not know what they hang on.
+    for n in 0..OBJECTS {
+        let by = if n % 2 == 0 { &one } else { &two };
+        by.delete(&key(n.to_string())).await?;
+    }
+    eventually("only a few leases are kept at hand", || async {
+        let leases = server.ctl(0, &["lease", "list"]).or_fail()?;
+        Ok(leases.lines().count() < 10)
+    })
+    .await
 }
 
 async fn compaction() -> Outcome {

@@ -14,6 +14,7 @@ use crate::common::{OrFail, Outcome, connect, key, put};
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("etcd::certificates_and_logins_are_used_and_renewed", secured);
+    trials.test("etcd::certificates_that_were_replaced_are_taken", replaced);
 }
 
 /// An authority, and one certificate for server and clients alike.
@@ -94,5 +95,25 @@ async fn secured() -> Outcome {
     if read.payload != "2" {
         return Err(Failure::new(format!("read {:?}", read.payload)));
     }
+    Ok(())
+}
+
+/// Certificates end before programs do. Whoever issues them writes new ones in their place.
+async fn replaced() -> Outcome {
+    let folder = tempfile::tempdir().or_fail()?;
+    let tls = certificates(folder.path())?;
+    let options = EtcdOptions { tls: Some(tls.clone()), ..EtcdOptions::default() };
+    let mut server = Etcd::start_with(1, options).or_fail()?;
+    let ServerTls { ca, certificate, key } = &tls;
+    let (ca, certificate, key) = (ca.display(), certificate.display(), key.display());
+    let address = server.address(0);
+    let url = format!("etcd://{address}/app?ca={ca}&cert={certificate}&key={key}");
+    let store = connect(&url).await?;
+    store.commit(put("a", "1")).await?;
+    // By another authority, so that the old ones are worth nothing on either side.
+    certificates(folder.path())?;
+    server.kill(0).or_fail()?;
+    server.start_again(0).or_fail()?;
+    store.commit(put("a", "2")).await?;
     Ok(())
 }

@@ -8,16 +8,23 @@ use tenure::store::{Store, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_nats::{NatsStore, Options};
 use tenure_testkit::Nats;
+use tokio::task::JoinSet;
 
 use crate::common::{OrFail, Outcome, Server, eventually, open, put};
 use crate::outage::{Relay, happen};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than it takes a watch to look for changes by itself, where it does so often.
+const LOOK: Duration = Duration::from_millis(300);
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("back::a_watch_of_what_a_server_lost_says_so_and_another_goes_on", lost);
-    trials.test("back::a_watch_says_so_if_it_was_cut_off_meanwhile", lost_while_away);
+    trials.test("back::a_watch_says_so_if_it_was_cut_off_meanwhile", || lost_while_away(false));
+    trials.test("back::a_watch_that_comes_back_among_constant_writes_says_so", || {
+        lost_while_away(true)
+    });
     trials.test("back::a_watch_that_heard_nothing_yet_says_so_among_constant_writes", move || {
         among_writes(server, 100)
     });
@@ -101,14 +108,21 @@ async fn lost() -> Outcome {
     Ok(())
 }
 
-/// When the watch is connected again, the server has drawn more sequences than it had lost.
-async fn lost_while_away() -> Outcome {
+/// When the watch is connected again, the server has drawn more sequences than it had lost. A server that
+/// loses power falls silent first, and whoever looks at that moment waits for it; and if it goes on to draw
+/// sequences, the first thing that the watch hears is one of those.
+async fn lost_while_away(is_busy: bool) -> Outcome {
     let server = Nats::start().or_fail()?;
     let url = server.fresh_bucket();
     let relay = Relay::to(server.port(0)).await?;
     let bucket = url.rsplit('/').next().unwrap_or_default();
     let store = open(&url).await?;
-    let observer = open(&format!("nats://127.0.0.1:{}/{bucket}", relay.port)).await?;
+    let url = format!("nats://127.0.0.1:{}/{bucket}", relay.port);
+    let options = Options::new().reply_timeout(PATIENCE * 2);
+    let options = if is_busy { options.poll_interval(LOOK / 30) } else { options };
+    let observer = NatsStore::connect_with(&url, options).await?.into_store();
+    // From the first watch on the bucket tells of what it stores, also after it has lost something.
+    drop(store.watch(&WatchRequest::kind("thing")).await?);
     let (server, ()) = happen(server, |server| {
         server.stop(0)?;
         server.save(0)?;
@@ -120,6 +134,12 @@ async fn lost_while_away() -> Outcome {
     let mut watch = observer.watch(&WatchRequest::kind("thing")).await?;
     let last = write(&store, "lost").await?;
     heard(&mut watch, last).await?;
+    if is_busy {
+        // It has looked, and all is well; then it looks again, and hears nothing.
+        tokio::time::sleep(LOOK).await;
+        server.pause(0).or_fail()?;
+        tokio::time::sleep(LOOK).await;
+    }
     relay.cut().await;
     let (server, ()) = happen(server, |server| {
         server.kill(0)?;
@@ -133,9 +153,19 @@ async fn lost_while_away() -> Outcome {
         Ok(write(&store, &id).await.is_ok_and(|new| new > last + 5))
     })
     .await?;
+    let mut writing = JoinSet::new();
+    for writer in 0..if is_busy { 32 } else { 0 } {
+        let store = store.clone();
+        writing.spawn(async move {
+            for n in 0.. {
+                let _ = write(&store, &format!("busy-{writer}-{n}")).await;
+            }
+        });
+    }
     relay.mend();
     let end = end_of(&mut watch).await?;
     ensure!(matches!(end, Error::Compacted { .. }), "the watch ended with {end}");
+    drop(writing);
     goes_on(&observer, &store).await?;
     drop(server);
     Ok(())

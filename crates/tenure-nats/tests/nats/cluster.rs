@@ -116,7 +116,9 @@ async fn frozen_server() -> Outcome {
     let url = format!("nats://127.0.0.1:{}/frozen", server.port(frozen));
     let holder = Coordinator::builder(open(&url).await?).name("holder").start()?;
     let scope = Scope::new(&Namespace::new(["test"])?, "kept")?;
-    let lease = holder.acquire(&scope, &Terms::new().ttl(Duration::from_secs(10))).await?;
+    // On a busy machine the servers may be about to elect another leader.
+    let terms = Terms::new().ttl(Duration::from_secs(10)).wait_forever();
+    let lease = holder.acquire(&scope, &terms).await?;
     server.pause(frozen).or_fail()?;
     let before = lease.valid_until();
     eventually("the lease is renewed or lost", || async {
@@ -171,7 +173,7 @@ async fn killed_leader() -> Outcome {
     let watch = observer.watch(&WatchRequest::kind("thing")).await?;
     let holder = Coordinator::builder(open(&url).await?).name("holder").start()?;
     let scope = Scope::new(&Namespace::new(["test"])?, "kept")?;
-    let terms = Terms::new().ttl(Duration::from_secs(20));
+    let terms = Terms::new().ttl(Duration::from_secs(20)).wait_forever();
     let lease = holder.acquire(&scope, &terms).await?;
 
     let stop = Arc::new(AtomicBool::new(false));

@@ -9,11 +9,15 @@ use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure};
 use tenure_nats::NatsStore;
 use tenure_testkit::{Nats, NatsSettings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::common::{OrFail, Outcome, open, put};
+use crate::common::{OrFail, Outcome, eventually, open, put};
+use crate::outage::Relay;
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("connect::a_credentials_file_opens_the_door", opens);
+    trials.test("connect::credentials_that_were_replaced_are_taken", replaced);
 }
 
 /// A claim about somebody, signed by somebody else.
@@ -29,13 +33,12 @@ fn signed(by: &KeyPair, about: &KeyPair, claims: &Value) -> Result<String, Failu
     Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// The file of a user whose claim was signed by this account.
-fn credentials(account: &KeyPair) -> Result<String, Failure> {
-    let user = KeyPair::new_user();
+/// The file of this user, whose claim was signed by this account.
+fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
     let claims = json!({
         "type": "user", "version": 2, "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1,
     });
-    let token = signed(account, &user, &claims)?;
+    let token = signed(account, user, &claims)?;
     let seed = user.seed().or_fail()?;
     Ok(format!(
         "-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n\
@@ -43,7 +46,8 @@ fn credentials(account: &KeyPair) -> Result<String, Failure> {
     ))
 }
 
-async fn opens() -> Outcome {
+/// A server whose operator knows one account.
+async fn guarded() -> Result<(Nats, KeyPair), Failure> {
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let root = signed(&operator, &operator, &json!({ "type": "operator", "version": 2 }))?;
     let claims = json!({
@@ -64,15 +68,63 @@ async fn opens() -> Outcome {
          resolver_preload: {{ {system}: {plain}, {account_id}: {known} }}\n"
     );
     let server = Nats::start_with(NatsSettings { extra, ..NatsSettings::default() }).or_fail()?;
+    Ok((server, account))
+}
+
+async fn opens() -> Outcome {
+    let (server, account) = guarded().await?;
     let folder = tempfile::tempdir()?;
-    let url = |name: &str, text: &str| -> Result<String, Failure> {
+    let url = |name: &str, by: &KeyPair| -> Result<String, Failure> {
         let file = folder.path().join(name);
-        std::fs::write(&file, text)?;
+        std::fs::write(&file, credentials(by, &KeyPair::new_user())?)?;
         Ok(format!("nats://127.0.0.1:{}/b?creds={}", server.port(0), file.display()))
     };
-    open(&url("good.creds", &credentials(&account)?)?).await?.commit(put("a", "x")).await?;
-    let stranger = url("bad.creds", &credentials(&KeyPair::new_account())?)?;
+    open(&url("good.creds", &account)?).await?.commit(put("a", "x")).await?;
+    let stranger = url("bad.creds", &KeyPair::new_account())?;
     let told = NatsStore::connect(&stranger).await;
     ensure!(matches!(told, Err(Error::Refused { .. })), "{told:?}");
     Ok(())
+}
+
+/// As whom the connections of stores came, as the server says.
+async fn users(server: &Nats) -> Result<Vec<String>, Failure> {
+    let address = server.monitor(0).replace("http://", "");
+    let mut connection = TcpStream::connect(&address).await?;
+    connection.write_all(b"GET /connz?auth=1 HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let told: Value = serde_json::from_str(body).or_fail()?;
+    let connections = told["connections"].as_array().cloned().unwrap_or_default();
+    Ok(connections.iter().map(|one| one["authorized_user"].to_string()).collect())
+}
+
+/// Credentials end before programs do. Whoever issues them writes new ones in their place.
+async fn replaced() -> Outcome {
+    let (server, account) = guarded().await?;
+    let (before, after) = (KeyPair::new_user(), KeyPair::new_user());
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("user.creds");
+    let relay = Relay::to(server.port(0)).await?;
+    std::fs::write(&file, credentials(&account, &before)?)?;
+    let store =
+        open(&format!("nats://127.0.0.1:{}/b?creds={}", relay.port, file.display())).await?;
+    store.commit(put("a", "x")).await?;
+    let all_are = async |user: &KeyPair| -> Result<bool, Failure> {
+        let (users, key) = (users(&server).await?, user.public_key());
+        Ok(!users.is_empty() && users.iter().all(|user| user.contains(&key)))
+    };
+    ensure!(all_are(&before).await?, "{:?}", users(&server).await?);
+    std::fs::write(&file, credentials(&account, &after)?)?;
+    relay.cut().await;
+    relay.mend();
+    let back = || async { Ok(store.commit(put("a", "y")).await.is_ok()) };
+    eventually("the store is back", back).await?;
+    eventually("it comes as the new user", || all_are(&after)).await?;
+    // One that cannot be read just now is the one that was read before.
+    std::fs::write(&file, "nothing of use")?;
+    relay.cut().await;
+    relay.mend();
+    let back = || async { Ok(store.commit(put("a", "z")).await.is_ok()) };
+    eventually("the store is back", back).await
 }

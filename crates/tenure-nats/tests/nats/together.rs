@@ -56,7 +56,8 @@ async fn no_more(is_here: bool) -> Outcome {
     let told = futures::future::join_all(told).await;
     let took = SystemClock.uptime() - began;
     elsewhere.shutdown_background();
-    ensure!(took < patience * 3, "{took:?}");
+    // Four thousand of them take a busy machine a while, too. Whoever waited for another would take longer.
+    ensure!(took < patience * 6, "{took:?}");
     let (mut unsent, mut unknown) = (0, 0);
     for told in told {
         match told.or_fail()? {

@@ -8,6 +8,7 @@ use tenure::lease::{Coordinator, Namespace, Scope, Terms};
 use tenure::store::{Cause, Commit, Event, Expect, Store, Touch, WatchRequest};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
+use tenure_nats::{NatsStore, Options};
 use tenure_testkit::Nats;
 
 use crate::common::{OrFail, Outcome, Server, eventually, key, open, put};
@@ -27,6 +28,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("traps::those_who_go_away_hold_up_nobody", move || gone_away(server));
     trials.test("traps::a_renewal_tells_nobody_and_an_expiry_everybody", move || told(server));
     trials.test("traps::a_marker_goes_and_revisions_still_rise", move || marker_goes(server));
+    trials.test("traps::the_end_of_a_deletion_is_marked_by_nobody", move || markers_end(server));
     trials.test("traps::acquire_and_release_are_one_message_each", one_message_each);
 }
 
@@ -147,7 +149,11 @@ async fn at_end() -> Outcome {
     // It is about the server's haste, so nothing holds it up.
     let settings = tenure_testkit::NatsSettings { sync: None, ..Default::default() };
     let server = Nats::start_with(settings).or_fail()?;
-    let store = open(&server.fresh_bucket()).await?;
+    // So many at once take a busy machine a while, which is not what this is about either.
+    let patience = LIFE * 60;
+    let options = Options::new().reply_timeout(patience);
+    let store = NatsStore::connect_with(&server.fresh_bucket(), options).await?;
+    let store = store.into_store().with_timeout(patience * 2);
     let races = (0..OBJECTS).map(|n| {
         let store = store.clone();
         async move {
@@ -220,6 +226,44 @@ async fn marker_goes(server: Server) -> Outcome {
     let again = again.ok_or("no put")?;
     ensure!(first < deleted && deleted < Some(again.revision), "{again:?} after {deleted:?}");
     ensure_eq!((again.version, again.token), (1, again.revision));
+    Ok(())
+}
+
+/// What a deletion leaves behind ends after two minutes. The server would mark that end like any other,
+/// over whatever was created at that instant; not if it takes what ends for a marker of its own.
+async fn markers_end(server: Server) -> Outcome {
+    let url = server.fresh_bucket();
+    let store = open(&url).await?;
+    store.commit(put("a", "x")).await?;
+    store.commit(Commit::new().delete(key("a"), Expect::Exists)).await?;
+    let bucket = url.rsplit('/').next().unwrap_or_default();
+    let client = async_nats::connect(format!("127.0.0.1:{}", server.0.port(0))).await.or_fail()?;
+    let raw = async_nats::jetstream::new(client);
+    let stream = raw.get_stream(format!("KV_{bucket}")).await.or_fail()?;
+    let subject = format!("$KV.{bucket}.thing.a");
+    let left = stream.get_last_raw_message_by_subject(&subject).await.or_fail()?.headers;
+    for is_ours in [true, false] {
+        // The same with a shorter life, and beside it what has no such headers.
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert("Nats-TTL", "1");
+        for name in ["KV-Operation", "Nats-Marker-Reason"].into_iter().filter(|_| is_ours) {
+            let value = left.get(name).ok_or_else(|| format!("{name} is missing: {left:?}"))?;
+            headers.insert(name, value.as_str());
+        }
+        let sent = raw.publish_with_headers(subject.clone(), headers, "".into()).await.or_fail()?;
+        let sequence = sent.await.or_fail()?.sequence;
+        let last = || async {
+            let last = stream.get_last_raw_message_by_subject(&subject).await;
+            Ok::<_, Failure>(last.ok().map(|message| message.sequence))
+        };
+        eventually("its end", || async { Ok(last().await? != Some(sequence)) }).await?;
+        if is_ours {
+            tokio::time::sleep(LIFE).await;
+            ensure_eq!(last().await?, None, "somebody marked it");
+        } else {
+            eventually("its mark", || async { Ok(last().await? > Some(sequence)) }).await?;
+        }
+    }
     Ok(())
 }
 
