@@ -12,7 +12,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Failure, connecting};
-use crate::tls::Settings;
+use crate::tls::{Settings, Tls};
 use crate::{BACKEND, Options};
 use tenure::store::home::Home;
 
@@ -64,7 +64,7 @@ pub(crate) const UNHEARD: &str = "tcp_user_timeout = '3s'";
 /// Knows where the server is and how to greet it.
 pub(crate) struct Connector {
     config: Config,
-    pub(crate) tls: MakeRustlsConnect,
+    pub(crate) tls: Tls,
     target: String,
     pub(crate) options: Options,
     /// Where sessions and workers live.
@@ -76,8 +76,8 @@ impl Connector {
     /// [`Error::Invalid`] for an address that makes no sense or asks for what is not built.
     pub(crate) fn new(url: &str, options: Options) -> Result<Arc<Self>> {
         // The text itself is not repeated: it may hold a password.
-        let (tls, url) = Settings::take_from(url);
-        let (mode, tls) = tls.connector()?;
+        let (settings, url) = Settings::take_from(url);
+        let (mode, tls) = settings.tls()?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error);
             let why = why.map_or_else(|| error.to_string(), ToString::to_string);
@@ -112,7 +112,7 @@ impl Connector {
         let mut config = self.config.clone();
         config.application_name(role.name());
         let (target, greeting) = (self.target.clone(), self.greeting(role));
-        let tls = self.tls.clone();
+        let tls = self.tls.connector();
         // At home, because a socket belongs to the runtime on which it was opened.
         let opening = self.home.spawn(async move {
             // A server that is frozen accepts connections and then says nothing.

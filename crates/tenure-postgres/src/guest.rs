@@ -191,7 +191,7 @@ impl Guest {
         if midway {
             // The statement that runs holds locks; the session goes with it.
             let cancel = client.cancel_token();
-            let cancelled = cancel.cancel_query(shared.connector.tls.clone());
+            let cancelled = cancel.cancel_query(shared.connector.tls.connector());
             let _ = tokio::time::timeout(Duration::from_secs(1), cancelled).await;
             return;
         }

@@ -9,9 +9,11 @@
 //! | `verify-full` | yes | its certificate and its name are checked |
 //!
 //! `sslrootcert` names a file of certificates to trust instead of the system's, `sslcert` and `sslkey`
-//! the certificate and key to show to the server.
+//! the certificate and key to show to the server. Certificates end before programs do, and whoever issues
+//! them writes new ones in their place: so these files are read for each connection. If what they hold is of
+//! no use, it counts what they held before; they may be in the middle of being replaced.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -78,7 +80,7 @@ impl Settings {
     }
 
     /// The driver's mode, and how it encrypts.
-    pub(crate) fn connector(&self) -> Result<(SslMode, MakeRustlsConnect)> {
+    pub(crate) fn tls(self) -> Result<(SslMode, Tls)> {
         let (mode, check) = match (self.mode.as_deref(), &self.root) {
             (Some("disable"), _) => (SslMode::Disable, Check::Nothing),
             (None | Some("prefer" | "allow"), _) => (SslMode::Prefer, Check::Nothing),
@@ -92,7 +94,12 @@ impl Settings {
                 ));
             }
         };
-        Ok((mode, MakeRustlsConnect::new(self.config(check)?)))
+        let last = Mutex::new(MakeRustlsConnect::new(self.config(check)?));
+        Ok((mode, Tls { settings: self, check, last }))
+    }
+
+    fn names_files(&self) -> bool {
+        self.root.is_some() || self.certificate.is_some()
     }
 
     fn config(&self, check: Check) -> Result<ClientConfig> {
@@ -114,6 +121,30 @@ impl Settings {
             }
             _ => Err(Error::invalid("a Postgres address", "give both sslcert and sslkey")),
         }
+    }
+}
+
+/// How connections are encrypted.
+pub(crate) struct Tls {
+    settings: Settings,
+    check: Check,
+    /// What was of use last.
+    last: Mutex<MakeRustlsConnect>,
+}
+
+impl Tls {
+    /// For the next connection.
+    pub(crate) fn connector(&self) -> MakeRustlsConnect {
+        let made = self.settings.names_files().then(|| self.settings.config(self.check));
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match made {
+            Some(Ok(config)) => *last = MakeRustlsConnect::new(config),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "going on with the certificates that were read before");
+            }
+            None => {}
+        }
+        last.clone()
     }
 }
 
@@ -239,14 +270,14 @@ mod tests {
         assert_eq!((rest.as_str(), settings.mode.as_deref()), ("host=h user=u", Some("disable")));
         let (settings, rest) = Settings::take_from("postgres://u@h/d?sslmode=require");
         assert_eq!(rest, "postgres://u@h/d");
-        assert!(matches!(settings.connector(), Ok((SslMode::Require, _))));
+        assert!(matches!(settings.tls(), Ok((SslMode::Require, _))));
     }
 
     #[test]
     fn mistakes_are_named() {
         let says = |address: &str| {
             let (settings, _) = Settings::take_from(address);
-            settings.connector().err().map(|error| error.to_string()).unwrap_or_default()
+            settings.tls().err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert!(says("sslmode=never").contains("verify-full"));
         assert!(says("sslmode=require sslcert=x").contains("sslkey"));

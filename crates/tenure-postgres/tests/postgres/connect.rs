@@ -13,6 +13,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("connect::mistakes_are_explained", move || mistakes(server));
     trials.test("connect::a_unix_socket_works", move || socket(server));
     trials.test("connect::connections_are_encrypted_and_checked_as_asked", encrypted);
+    trials.test("connect::certificates_that_were_replaced_are_taken", replaced);
 }
 
 async fn mistakes(server: Server) -> Outcome {
@@ -97,6 +98,31 @@ async fn encrypted() -> Outcome {
         ensure!(error.to_string().contains(expected), "{expected}: {error}");
     }
     Ok(())
+}
+
+/// Certificates end before programs do. Whoever issues them writes new ones in their place.
+async fn replaced() -> Outcome {
+    let server = tenure_testkit::Postgres::start().or_fail()?;
+    let folder = tempfile::tempdir()?;
+    let trusted = folder.path().join("trusted.pem");
+    let issue = || -> Outcome {
+        // By another authority each time, so that what was trusted before is worth nothing.
+        let [authority, certificate_of, key] = certificate("db.example").or_fail()?;
+        std::fs::write(&trusted, authority)?;
+        server.encrypt(&certificate_of, &key).or_fail()
+    };
+    issue()?;
+    let url = format!("{}?sslmode=verify-ca&sslrootcert={}", server.url(), trusted.display());
+    let store = PostgresStore::connect(&url).await?.into_store();
+    store.commit(crate::common::put("a", "1")).await?;
+    issue()?;
+    let ours = "select pg_terminate_backend(pid) from pg_stat_activity \
+                where application_name like 'tenure%'";
+    server.psql("postgres", ours).or_fail()?;
+    crate::common::eventually("a commit over the new certificate", || async {
+        Ok(store.commit(crate::common::put("a", "2")).await.is_ok())
+    })
+    .await
 }
 
 async fn socket(server: Server) -> Outcome {
