@@ -9,7 +9,8 @@ use tenure_client::{Options, ServerStore};
 /// How to show a server who we are, besides what the environment says.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Login {
-    /// The file with the token to show to the server [env: TENURE_BEARER, the token itself].
+    /// The file with the token to show to the server; it may be replaced while this runs
+    /// [env: TENURE_BEARER, the token itself].
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     bearer_file: Option<PathBuf>,
     /// The authority that signed the server's certificate, if it is not one of the system's.
@@ -39,12 +40,12 @@ impl Login {
     /// The store behind a server.
     pub(crate) async fn open(&self, url: &str) -> Result<Store> {
         let mut options = Options::new(url)?;
-        let token = match &self.bearer_file {
-            Some(path) => Some(text(path)?),
-            None => std::env::var("TENURE_BEARER").ok(),
-        };
-        if let Some(token) = token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
-            options = options.token(token);
+        if let Some(path) = &self.bearer_file {
+            options = options.token_file(path);
+        } else if let Ok(token) = std::env::var("TENURE_BEARER")
+            && !token.trim().is_empty()
+        {
+            options = options.token(token.trim());
         }
         if let Some(ca) = &self.ca {
             options = options.ca(text(ca)?);

@@ -85,6 +85,7 @@ async fn tend(links: Arc<Links>, mut calls: mpsc::Receiver<Pending>) {
                 failures = 0;
                 links.leave(server, Fault::Declined("it is shutting down".into()));
             }
+            End::Outdated => failures = 0,
             End::Broken { answered, fault } => {
                 failures = if answered { 0 } else { failures + 1 };
                 links.leave(server, fault);

@@ -37,6 +37,7 @@ mod link;
 mod options;
 mod pending;
 mod stream;
+mod token;
 mod trouble;
 mod watch;
 

@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use crate::error::Fault;
+use crate::token::Token;
 use crate::{BACKEND, Options, trouble};
 
 /// Whether the server is still there is asked this often, and an answer expected this soon: one that is
@@ -34,7 +35,7 @@ const PAUSES: u32 = 6;
 /// The connections of one way.
 pub(crate) struct Links {
     pub(crate) options: Options,
-    token: Option<MetadataValue<Ascii>>,
+    token: Option<Token>,
     channels: Vec<Channel>,
     /// The one in use.
     at: AtomicUsize,
@@ -56,17 +57,7 @@ struct Told {
 
 impl Links {
     pub(crate) fn new(options: Options, home: &Arc<Home>) -> Result<Arc<Self>> {
-        let token = match &options.token {
-            None => None,
-            Some(token) => {
-                let text = format!("Bearer {token}");
-                let mut value: MetadataValue<Ascii> = text.parse().map_err(|_| {
-                    Error::invalid("token", "it contains characters that no header can carry")
-                })?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-        };
+        let token = options.token.as_ref().map(Token::new).transpose()?;
         let channels = options
             .servers
             .iter()
@@ -149,11 +140,16 @@ impl Links {
         }
     }
 
+    /// What is shown to a server now. A stream is judged by what was shown when it began.
+    pub(crate) fn shown(&self) -> Option<MetadataValue<Ascii>> {
+        self.token.as_ref().map(Token::current)
+    }
+
     /// With our token.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("authorization", token.clone());
+        if let Some(token) = self.shown() {
+            request.metadata_mut().insert("authorization", token);
         }
         request
     }

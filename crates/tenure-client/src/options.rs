@@ -1,18 +1,20 @@
 //! Where the servers are, and how to speak to them.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure::{Error, Result};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::addresses;
+use crate::token::Source;
 
 /// How to reach servers.
 #[derive(Clone)]
 pub struct Options {
     pub(crate) servers: Vec<String>,
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Source>,
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) timeout: Duration,
@@ -46,7 +48,7 @@ impl Options {
             value.filter(|value| !value.is_empty())
         };
         let pem = |name: &str| given(name).map(|path| file(name, &path)).transpose();
-        self.token = given("TENURE_BEARER");
+        self.token = given("TENURE_BEARER").map(Source::Text);
         self.ca = pem("TENURE_CA")?;
         self.identity = match (pem("TENURE_CERT")?, pem("TENURE_KEY")?) {
             (None, None) => None,
@@ -66,7 +68,15 @@ impl Options {
     /// Shows this token with every call.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(Source::Text(token.into()));
+        self
+    }
+
+    /// Shows the token in this file with every call. It may be replaced at any time, as signed tokens are
+    /// that end after an hour: the next call shows the new one.
+    #[must_use]
+    pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.token = Some(Source::File(path.into()));
         self
     }
 
@@ -145,7 +155,7 @@ mod tests {
         let half = with(&all).unwrap_err().to_string();
         assert!(half.contains("TENURE_CERT is set and TENURE_KEY is not"), "{half}");
         let all = with(&[&all[..], &[("TENURE_KEY", here)]].concat()).unwrap();
-        assert_eq!(all.token.as_deref(), Some("sesame"));
+        assert!(matches!(all.token, Some(Source::Text(token)) if token == "sesame"));
         assert!(all.ca.is_some() && all.identity.is_some());
         let gone = with(&[("TENURE_CA", "/no/such/file")]).unwrap_err().to_string();
         assert!(gone.contains("TENURE_CA=/no/such/file"), "{gone}");

@@ -27,6 +27,8 @@ const UNSENT: usize = 4;
 pub(crate) enum End {
     /// The server is leaving; what was sent is still being answered.
     Left,
+    /// There is another token to show; what was sent is still being answered.
+    Outdated,
     /// It broke, or was never made.
     Broken {
         /// Whether it was of any use.
@@ -50,6 +52,7 @@ pub(crate) async fn run(
     calls: &mut mpsc::Receiver<Pending>,
 ) -> End {
     let (outgoing, messages) = mpsc::channel::<v1::ExchangeRequest>(UNSENT);
+    let shown = links.shown();
     let request = links.request(ReceiverStream::new(messages));
     let opened = tokio::select! {
         biased;
@@ -93,6 +96,10 @@ pub(crate) async fn run(
                 Err(status) => return stream.broken(answered, crate::error::describe(&status)),
             },
             place = outgoing.reserve(), if !backlog.is_empty() => match place {
+                Ok(_) if links.shown() != shown => {
+                    drain(links, stream, incoming);
+                    return End::Outdated;
+                }
                 Ok(place) => {
                     if let Some(message) = stream.message(backlog, links.together()) {
                         place.send(message);

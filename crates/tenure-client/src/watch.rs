@@ -9,6 +9,7 @@ use tenure::store::{Batch, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tenure_proto::v1;
 use tonic::Streaming;
+use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::BACKEND;
 use crate::error::Fault;
@@ -25,6 +26,8 @@ struct Following {
     request: v1::WatchRequest,
     incoming: Streaming<v1::WatchResponse>,
     server: usize,
+    /// The token that it was begun with.
+    shown: Option<MetadataValue<Ascii>>,
     /// Everything up to here has been told.
     seen: u64,
     /// Whether it can go on where it was.
@@ -38,9 +41,10 @@ pub(crate) async fn start(
     resumes: bool,
 ) -> Result<Watch> {
     let request = v1::WatchRequest::from(request);
+    let shown = links.shown();
     let (server, incoming, seen) = open(links, &request).await.map_err(Fault::of_read)?;
     let links = Arc::clone(links);
-    let following = Following { links, request, incoming, server, seen, resumes };
+    let following = Following { links, request, incoming, server, shown, seen, resumes };
     let batches = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         match following.next().await {
@@ -93,6 +97,11 @@ impl Following {
                 }
                 Ok(None) => Fault::Unclear("the server ended the watch".into()),
                 Err(status) => match Fault::from(status) {
+                    // It may have been the token that ended; there is another one by now.
+                    Fault::No(_) if self.resumes && self.links.shown() != self.shown => {
+                        self.resume().await?;
+                        continue;
+                    }
                     Fault::No(error) => return Err(error),
                     fault => fault,
                 },
@@ -108,6 +117,7 @@ impl Following {
     /// Goes on after what was seen, at whichever server answers.
     async fn resume(&mut self) -> Result<()> {
         self.request.after = Some(self.seen);
+        self.shown = self.links.shown();
         let looking = async {
             for attempt in 0.. {
                 match open(&self.links, &self.request).await {

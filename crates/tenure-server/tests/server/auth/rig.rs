@@ -126,8 +126,12 @@ impl Rig {
 
     /// The server as a store, to run the library on.
     pub(crate) async fn store(&self, token: &str) -> Store {
+        self.store_with(|options| options.token(token)).await
+    }
+
+    pub(crate) async fn store_with(&self, more: impl FnOnce(Options) -> Options) -> Store {
         let options = Options::new(&format!("https://{}", self.address)).unwrap();
-        let options = options.token(token).ca(self.ca.pem.as_str());
+        let options = more(options.ca(self.ca.pem.as_str()));
         ServerStore::open(options).await.unwrap().into_store()
     }
 

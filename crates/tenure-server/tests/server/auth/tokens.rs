@@ -1,5 +1,11 @@
 //! Tokens that are listed in a file.
 
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tenure::Key;
+use tenure::lease::{Coordinator, Terms};
+use tenure::store::{Put, WatchRequest};
 use tenure_proto::v1;
 use tonic::Code;
 
@@ -67,4 +73,34 @@ async fn a_token_that_is_taken_out_of_the_file_is_refused_soon_on_open_streams_t
     assert_eq!(told.code, tenure_proto::status::UNAUTHENTICATED, "{told:?}");
     let ended = tokio::time::timeout(std::time::Duration::from_secs(30), watch.message()).await;
     assert_eq!(ended.unwrap().unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// Signed tokens end before programs do; whoever issues them writes new ones into the same file.
+#[tokio::test]
+async fn who_shows_a_file_goes_on_with_what_is_written_into_it() {
+    let (first, old) = token("tokens-first", &["*"]);
+    let (second, new) = token("tokens-second", &["*"]);
+    let rig = Rig::start(Some(&format!("{old}{new}")), |_, _| {}).await;
+    let file = rig.dir.path().join("shown");
+    std::fs::write(&file, format!("{first}\n")).unwrap();
+    let store = rig.store_with(|options| options.token_file(&file)).await;
+    let put = |state: &str| Put::new(Key::new("order", "1"), state.to_owned());
+    let mut watch = store.watch(WatchRequest::kind("order")).await.unwrap();
+    let coordinator = Coordinator::new(store.clone()).unwrap();
+    let lease = coordinator.acquire(&"a/b".parse().unwrap(), &Terms::new()).await.unwrap();
+    store.commit(put("new")).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().events.len(), 1);
+
+    std::fs::write(&file, format!("{second}\n")).unwrap();
+    rig.list(&new);
+    let stranger = rig.client(Some(&first)).await;
+    until("the first token is refused", || async {
+        stranger.get("order", "1").await.is_err_and(|told| told.code() == Code::Unauthenticated)
+    })
+    .await;
+    store.commit(put("paid")).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(30), watch.next()).await.unwrap();
+    assert_eq!(told.unwrap().unwrap().events.len(), 1);
+    lease.renew().await.unwrap();
+    lease.release().await.unwrap();
 }
