@@ -248,8 +248,14 @@ async fn lost(server: Server) -> Outcome {
     let url = server.fresh_database()?;
     let (store, client) = (connect(&url).await?, raw(&url).await?);
     let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> = (0..16)
-        .map(|n| tokio::spawn(rewrite(store.clone(), format!("w{n}"), Arc::clone(&stop))))
+    let mut writers = Vec::new();
+    for id in (0..16).map(|n| format!("w{n}")) {
+        let version = result(&store.commit(put(&id, "0")).await?)?.version;
+        writers.push((store.clone(), id, version));
+    }
+    let writers: Vec<_> = writers
+        .into_iter()
+        .map(|(store, id, version)| tokio::spawn(rewrite(store, id, version, Arc::clone(&stop))))
         .collect();
     let end = "select pg_terminate_backend(pid) from pg_stat_activity \
                where application_name = 'tenure commit' and datname = current_database() \
@@ -273,10 +279,14 @@ async fn lost(server: Server) -> Outcome {
     Ok(())
 }
 
-/// Replaces an object again and again, always expecting the version that it must have; tells which it
-/// has in the end.
-async fn rewrite(store: Store, id: String, stop: Arc<AtomicBool>) -> Result<u64, Failure> {
-    let mut version = result(&store.commit(put(&id, "0")).await?)?.version;
+/// Replaces an object of this version again and again, always expecting the version that it must have;
+/// tells which it has in the end.
+async fn rewrite(
+    store: Store,
+    id: String,
+    mut version: u64,
+    stop: Arc<AtomicBool>,
+) -> Result<u64, Failure> {
     while !stop.load(Ordering::Acquire) {
         let next = put(&id, &version.to_string()).expect(Expect::Version(version));
         match store.commit(next).await {
