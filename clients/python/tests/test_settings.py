@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
 import tenure
@@ -109,3 +110,11 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             tenure.Client(ca=file)
         with pytest.raises(ValueError, match=file.name):
             tenure.Client(cert=(str(file), str(file)))
+
+
+def test_a_function_is_asked_for_the_token_of_each_request() -> None:
+    tokens = iter(["first\n", "second\n", ""])
+    settings = Settings.find("http://a:1", lambda: next(tokens), "me", None, None, 1.0, {})
+    shown = [settings.authorize(httpx.Request("GET", "http://a:1")).headers for _ in range(3)]
+    assert [headers.get("Authorization") for headers in shown] == ["Bearer first", "Bearer second", None]
+    assert "first" not in repr(settings)

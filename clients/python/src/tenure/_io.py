@@ -80,7 +80,7 @@ class Io:
         transport = httpx.HTTPTransport(
             verify=self._settings.tls, trust_env=False, limits=_LIMITS, socket_options=_socket_options()
         )
-        return httpx.Client(transport=transport, headers=self._settings.headers(), trust_env=False)
+        return httpx.Client(transport=transport, auth=self._settings.authorize, trust_env=False)
 
     def run(self, program: Program[T]) -> T:
         """Runs a program to its end."""
@@ -165,7 +165,7 @@ class AsyncIo:
         transport = httpx.AsyncHTTPTransport(
             verify=settings.tls, trust_env=False, limits=_LIMITS, socket_options=_socket_options()
         )
-        self._http = httpx.AsyncClient(transport=transport, headers=settings.headers(), trust_env=False)
+        self._http = httpx.AsyncClient(transport=transport, auth=settings.authorize, trust_env=False)
 
     async def run(self, program: Program[T]) -> T:
         """Runs a program to its end."""

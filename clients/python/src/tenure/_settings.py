@@ -3,9 +3,11 @@
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import httpx
 
 from ._servers import Servers, place
 
@@ -20,13 +22,13 @@ class Settings:
     name: str
     timeout: float
     tls: ssl.SSLContext
-    token: str | None = field(default=None, repr=False)
+    token: str | Callable[[], str] | None = field(default=None, repr=False)
 
     @classmethod
     def find(
         cls,
         url: str | Sequence[str] | None,
-        token: str | None,
+        token: str | Callable[[], str] | None,
         name: str | None,
         ca: str | os.PathLike[str] | ssl.SSLContext | None,
         cert: tuple[str, str] | None,
@@ -40,17 +42,22 @@ class Settings:
             raise ValueError(
                 f"the name {name!r} contains '#', which separates it from its start; use another"
             )
+        if not callable(token):
+            token = _sendable(token or environment.get("TENURE_BEARER") or "")
         return cls(
             servers=Servers(urls),
             name=name,
             timeout=timeout,
             tls=_tls(ca, cert),
-            token=_sendable(token or environment.get("TENURE_BEARER") or ""),
+            token=token,
         )
 
-    def headers(self) -> dict[str, str]:
-        """What goes with every request."""
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+    def authorize(self, request: httpx.Request) -> httpx.Request:
+        """Shows the token with a request: the one of this moment, if it is asked for each time."""
+        token = _sendable(self.token()) if callable(self.token) else self.token
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
 
     def describe(self, cls: type[Any]) -> str:
         """For ``repr``: never the token."""

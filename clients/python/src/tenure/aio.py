@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class AsyncClient:
         self,
         url: str | Sequence[str] | None = None,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         name: str | None = None,
         ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
         cert: tuple[str, str] | None = None,

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class Client:
 
     ``url`` is one address or several (replicas): the next one is tried when one cannot be reached. Without
     it the variable ``TENURE_SERVER`` is used, else ``http://127.0.0.1:8368``. ``token`` is sent as bearer
-    token (or ``TENURE_BEARER``), ``name`` is what others see as the holder (or ``TENURE_NAME``, or the
+    token (or ``TENURE_BEARER``); a function is asked for it before each request. ``name`` is what others see as the holder (or ``TENURE_NAME``, or the
     host's name), ``ca`` is a file of certificates to trust, ``cert`` a pair of files to show. Use it from
     any number of threads; make one in each process.
     """
@@ -47,7 +47,7 @@ class Client:
         self,
         url: str | Sequence[str] | None = None,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         name: str | None = None,
         ca: str | os.PathLike[str] | ssl.SSLContext | None = None,
         cert: tuple[str, str] | None = None,

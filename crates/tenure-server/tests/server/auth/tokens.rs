@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use tenure::Key;
 use tenure::lease::{Coordinator, Terms};
 use tenure::store::{Put, WatchRequest};
@@ -85,7 +84,7 @@ async fn who_shows_a_file_goes_on_with_what_is_written_into_it() {
     std::fs::write(&file, format!("{first}\n")).unwrap();
     let store = rig.store_with(|options| options.token_file(&file)).await;
     let put = |state: &str| Put::new(Key::new("order", "1"), state.to_owned());
-    let mut watch = store.watch(WatchRequest::kind("order")).await.unwrap();
+    let mut watch = store.watch(&WatchRequest::kind("order")).await.unwrap();
     let coordinator = Coordinator::new(store.clone()).unwrap();
     let lease = coordinator.acquire(&"a/b".parse().unwrap(), &Terms::new()).await.unwrap();
     store.commit(put("new")).await.unwrap();
