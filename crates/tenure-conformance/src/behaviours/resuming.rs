@@ -61,12 +61,16 @@ async fn the_same_owner_resumes_its_lease(ctx: Context) -> Result<(), Failure> {
     }
     // Close to its end, so that what follows shows a life started anew.
     ctx.pass(deed.ttl / 2).await;
+    let mut lives_until = begun + deed.ttl;
     for wait in [Duration::ZERO, Duration::from_secs(5)] {
+        let asked = ctx.uptime();
         let resumed = b.acquire(&scope, &mine.clone().resume().wait(wait)).await?.detach();
-        // Whoever comes too late acquires it anew.
         let is_same = (resumed.token, &resumed.nonce) == (deed.token, &deed.nonce);
+        ensure!(is_same || ctx.uptime() >= lives_until, "{resumed:?} is not {deed:?}");
+        // Whoever comes too late acquires it anew.
         ensure_in_time!(is_same, "{resumed:?} is not {deed:?}");
         ensure_in_time!(resumed.remaining > deed.ttl / 2, "{resumed:?}");
+        lives_until = asked + deed.ttl;
     }
     let held = b.acquire(&scope, &mine.resume()).await?;
     ctx.pass(deed.ttl + ctx.slack()).await;
