@@ -226,7 +226,7 @@ impl Drop for Bomb {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_loop_that_panics_as_it_drops_its_loop_has_ended() {
+async fn a_loop_that_panics_as_it_is_dropped_has_ended() {
     let here = Coordinator::new(MemoryStore::new().into_store()).unwrap();
     let scope: Scope = "bomb/loop".parse().unwrap();
     let patience = Patience { stop: Duration::from_millis(50), ..Patience::default() };
