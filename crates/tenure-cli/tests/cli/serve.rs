@@ -43,11 +43,11 @@ impl Served {
 
     /// What it answers to a request as it stands.
     fn answers(&self, request: &str) -> String {
-        let address = self.url.strip_prefix("http://").unwrap();
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
+        let address = self.url.strip_prefix("http://").expect("a plain address");
+        let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+        stream.write_all(request.as_bytes()).expect("a request");
         let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
+        stream.read_to_string(&mut said).expect("an answer");
         said
     }
 
