@@ -38,9 +38,9 @@ class Client:
 
     ``url`` is one address or several (replicas): the next one is tried when one cannot be reached. Without
     it the variable ``TENURE_SERVER`` is used, else ``http://127.0.0.1:8368``. ``token`` is sent as bearer
-    token (or ``TENURE_BEARER``); a function is asked for it before each request. ``name`` is what others see as the holder (or ``TENURE_NAME``, or the
-    host's name), ``ca`` is a file of certificates to trust, ``cert`` a pair of files to show. Use it from
-    any number of threads; make one in each process.
+    token (or ``TENURE_BEARER``); a function is asked for it before each request. ``name`` is what others
+    see as the holder (or ``TENURE_NAME``, or the host's name), ``ca`` is a file of certificates to trust,
+    ``cert`` a pair of files to show. Use it from any number of threads; make one in each process.
     """
 
     def __init__(
