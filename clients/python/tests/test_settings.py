@@ -19,7 +19,8 @@ def find(
 
 def shown(settings: Settings) -> str | None:
     """What a request shows to the server."""
-    return settings.authorize(httpx.Request("GET", "http://a:1")).headers.get("Authorization")
+    found: str | None = settings.authorize(httpx.Request("GET", "http://a:1")).headers.get("Authorization")
+    return found
 
 
 def test_defaults() -> None:
