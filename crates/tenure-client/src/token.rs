@@ -51,8 +51,10 @@ impl Token {
             // Looked at before it is read, so that what comes in between is read the next time.
             let now = stamp(path);
             if now != last.0 {
+                // Of no use or not, it is read once: whoever mends it writes it again.
+                last.0 = now;
                 match read(path) {
-                    Ok(value) => *last = (now, value),
+                    Ok(value) => last.1 = value,
                     Err(error) => tracing::warn!(%error, "going on with the token of before"),
                 }
             }

@@ -55,17 +55,17 @@ pub fn all_capabilities() -> Vec<Capabilities> {
     ]
 }
 
-#[cfg(test)]
+#[cfg(all(
+    test,
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "etcd",
+    feature = "nats",
+    feature = "kubernetes"
+))]
 mod tests {
     use super::*;
 
-    #[cfg(all(
-        feature = "sqlite",
-        feature = "postgres",
-        feature = "etcd",
-        feature = "nats",
-        feature = "kubernetes"
-    ))]
     #[test]
     fn errors_name_the_stores_that_have_what_another_lacks() {
         use tenure::store::Capability;
