@@ -5,7 +5,6 @@ use std::time::Duration;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, PersistenceMode, Republish, RetentionPolicy, StorageType,
 };
-use bytes::Bytes;
 use serde_json::json;
 use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
@@ -14,6 +13,7 @@ use crate::BACKEND;
 use crate::connection::{Connection, parse};
 use crate::info::{Info, InfoReply, NO_STREAM};
 use crate::subject::Subjects;
+use crate::wire::Content;
 
 /// How long a marker of an end stays: as long as a watcher may be away and still hear of it.
 pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(120);
@@ -56,10 +56,10 @@ async fn create(connection: &Connection) -> Result<Info> {
     let config = wanted(&connection.subjects, connection.options.replicas.unwrap_or(1));
     let payload = serde_json::to_vec(&config).map_err(|e| Error::unavailable(BACKEND, e))?;
     let subject = format!("$JS.API.STREAM.CREATE.{}", connection.subjects.stream());
-    let patience = connection.options.reply_timeout;
-    let reply = connection.ask(subject, None, Bytes::from(payload), patience).await;
+    let content = Content { subject: &subject, head: None, payload: &payload };
+    let reply = connection.ask(&content, connection.options.reply_timeout).await;
     // Making what is there already is no error, so this may be read as a read.
-    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?.payload)?;
+    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?)?;
     if let Some(error) = reply.error.filter(|error| error.err_code != NAME_IN_USE) {
         let bucket = connection.subjects.bucket();
         let what = format!("bucket {bucket} cannot be made: {}", error.description);
@@ -118,9 +118,10 @@ pub(crate) async fn tell_news(connection: &Connection) -> Result<()> {
     config["republish"] = json!(news(&connection.subjects));
     let stream = connection.subjects.stream();
     let subject = format!("$JS.API.STREAM.UPDATE.{stream}");
-    let patience = connection.options.reply_timeout;
-    let reply = connection.ask(subject, None, Bytes::from(config.to_string()), patience).await;
-    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?.payload)?;
+    let config = config.to_string();
+    let content = Content { subject: &subject, head: None, payload: config.as_bytes() };
+    let reply = connection.ask(&content, connection.options.reply_timeout).await;
+    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?)?;
     let Some(error) = reply.error else { return Ok(()) };
     let flags = republish_flags(&connection.subjects);
     Err(Error::Refused {

@@ -4,32 +4,30 @@
 //! handed over may reach the server at any later time; only what was never handed over, or what the
 //! servers themselves refused, is known not to have happened.
 //!
-//! There are two lines to the servers. One lives on a thread of its own, so that renewals and news go
-//! on while the caller's runtime is busy or blocked. The other lives on the runtime that opened the
-//! store and serves requests made there: it saves a change of threads on the way out and back, and
-//! whoever asks on a runtime is proof that it runs.
+//! There are two ways to the servers. The client library lives on a thread of its own, so that renewals
+//! and news go on while the caller's runtime is busy or blocked. The [`Wire`] lives on the runtime that
+//! opened the store and serves requests made there: it saves a change of threads on the way out and back,
+//! and whoever asks on a runtime is proof that it runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::client::{RequestError, RequestErrorKind};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Request};
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tenure::{Error, Result};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::BACKEND;
 use crate::credentials::Credentials;
 use crate::elsewhere::Elsewhere;
 use crate::options::Options;
-use crate::requests::Requests;
 use crate::subject::Subjects;
 use crate::time::ServerTime;
 use crate::url::{Login, Target};
+use crate::wire::{Answer, Content, Dial, Wire};
 use tenure::store::home::Home;
 
 /// A read is asked again after this long without an answer: its leader may just have changed.
@@ -38,7 +36,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A server that is silent for this long is asked for a sign of life. After three times as long it is
 /// left for another one: a lease of ten seconds survives that. Any server that runs gives the sign at
 /// once, however long its disks take; one that does not is left no more often than that.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+/// How often in a row such a sign may be missing.
+pub(crate) const SILENCES: u32 = 3;
 
 /// Whether the connection is there, and how often it was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,28 +102,10 @@ pub(crate) struct Line {
     pub(crate) link: watch::Receiver<Link>,
 }
 
-/// The line on the runtime that opened the store, for as long as that runs.
-struct Near {
-    line: Line,
-    home: Home,
-    requests: Requests,
-}
-
-impl Near {
-    async fn open(target: &Target, options: &Options) -> Result<Self> {
-        let home = Home::here();
-        let line = Line::open(target, options, |connecting| home.spawn(connecting)).await?;
-        let opened = Requests::open(&line.client, line.link.clone(), &options.clock).await;
-        let (requests, sorting) = opened.map_err(|error| Error::unavailable(BACKEND, error))?;
-        home.spawn(sorting);
-        Ok(Self { line, home, requests })
-    }
-}
-
 /// The connections of one store.
 pub(crate) struct Connection {
     pub(crate) line: Line,
-    near: Near,
+    wire: Wire,
     pub(crate) subjects: Subjects,
     pub(crate) options: Options,
     pub(crate) time: ServerTime,
@@ -138,22 +120,24 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
         let home = Home::start(BACKEND)?;
-        let line = Line::open(target, &options, |connecting| home.spawn(connecting)).await?;
-        let near = Near::open(target, &options).await?;
+        let credentials = options.credentials.as_deref().map(Credentials::open).transpose()?;
+        let credentials = credentials.map(Arc::new);
+        let settings = settings(target, &options, credentials.clone());
+        let line = Line::open(target, &options, settings, &home).await?;
+        let dial = Dial::new(target, &options, credentials, &line.client);
+        let wire = Wire::open(dial, options.clock.clone());
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let clustered = AtomicBool::new(false);
-        Ok(Self { line, near, subjects, options, time, home, replicas, clustered, closed })
+        Ok(Self { line, wire, subjects, options, time, home, replicas, clustered, closed })
     }
 
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
     pub(crate) async fn hang_up(&self) {
-        self.near.requests.settled(self.options.reply_timeout).await;
-        for line in [&self.near.line, &self.line] {
-            if let Err(error) = line.client.drain().await {
-                tracing::debug!(%error, "the connection was gone already");
-            }
+        self.wire.close(self.options.reply_timeout).await;
+        if let Err(error) = self.line.client.drain().await {
+            tracing::debug!(%error, "the connection was gone already");
         }
     }
 
@@ -164,7 +148,7 @@ impl Connection {
 
     /// Whether a request from here would leave at once.
     pub(crate) fn is_up(&self) -> bool {
-        self.line(self.near.home.is_here()).link.borrow().up
+        (self.wire.is_here() && self.wire.is_up()) || self.line.link.borrow().up
     }
 
     /// How many servers keep the bucket.
@@ -178,39 +162,22 @@ impl Connection {
         self.clustered.load(Ordering::Relaxed) || self.line.client.server_info().cluster.is_some()
     }
 
-    fn line(&self, near: bool) -> &Line {
-        if near { &self.near.line } else { &self.line }
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
     /// One request and its answer. Waits for a lost connection to come back before it sends, not
     /// after.
-    pub(crate) async fn ask(
-        &self,
-        subject: String,
-        headers: Option<HeaderMap>,
-        payload: Bytes,
-        patience: Duration,
-    ) -> Result<Message, Trouble> {
+    pub(crate) async fn ask(&self, content: &Content<'_>, patience: Duration) -> Answer {
         if self.is_closed() {
             return Err(Trouble::Unsent("the store was closed".into()));
         }
-        let near = self.near.home.is_here();
-        let line = self.line(near);
-        let mut patience = patience;
-        if !line.link.borrow().up {
-            let asked = self.time.uptime();
-            Box::pin(back(&mut line.link.clone(), patience)).await?;
-            patience = patience.saturating_sub(self.time.uptime().saturating_sub(asked));
+        if self.wire.is_here()
+            && let Some(answer) = self.wire.ask(content, patience).await
+        {
+            return answer;
         }
-        if near {
-            let headers = headers.unwrap_or_default();
-            return self.near.requests.ask(subject, headers, payload, patience).await;
-        }
-        Box::pin(ask_alone(line, (subject, headers, payload), patience)).await
+        Box::pin(self.line.ask(content, patience, &self.time)).await
     }
 
     /// Asks the leader of the bucket something that changes nothing, again if need be.
@@ -220,13 +187,14 @@ impl Connection {
         payload: &serde_json::Value,
     ) -> Result<T> {
         let subject = format!("$JS.API.{endpoint}.{}", self.subjects.stream());
-        let payload = Bytes::from(payload.to_string());
+        let payload = payload.to_string();
+        let content = Content { subject: &subject, head: None, payload: payload.as_bytes() };
         let until = self.time.uptime() + self.options.reply_timeout;
         loop {
             let left = until.saturating_sub(self.time.uptime());
             let patience = left.min(ASK_AGAIN);
-            let trouble = match self.ask(subject.clone(), None, payload.clone(), patience).await {
-                Ok(reply) => return parse(&reply.payload),
+            let trouble = match self.ask(&content, patience).await {
+                Ok(reply) => return parse(&reply),
                 Err(trouble) => trouble,
             };
             if self.is_closed() || self.time.uptime() + PAUSE >= until {
@@ -237,32 +205,6 @@ impl Connection {
     }
 }
 
-/// One request on a line that serves several threads, where nobody goes by anybody else.
-async fn ask_alone(
-    line: &Line,
-    (subject, headers, payload): (String, Option<HeaderMap>, Bytes),
-    patience: Duration,
-) -> Result<Message, Trouble> {
-    let mut link = line.link.clone();
-    let losses = link.borrow_and_update().losses;
-    let mut request = Request::new().payload(payload).timeout(None);
-    if let Some(headers) = headers {
-        request = request.headers(headers);
-    }
-    let reply = tokio::select! {
-        biased;
-        reply = line.client.send_request(subject, request) => reply,
-        _ = link.wait_for(|link| link.losses != losses) => {
-            return Err(Trouble::Unanswered("the connection broke before the answer".into()));
-        }
-        // The client's own time begins when it has taken the request, which may be never.
-        () = tokio::time::sleep(patience) => {
-            return Err(Trouble::Unanswered(format!("no answer within {patience:?}")));
-        }
-    };
-    reply.map_err(Trouble::from)
-}
-
 /// Waits for a lost connection.
 async fn back(link: &mut watch::Receiver<Link>, patience: Duration) -> Result<(), Trouble> {
     let lost = || Trouble::Unsent("the connection is lost and not back yet".into());
@@ -270,20 +212,16 @@ async fn back(link: &mut watch::Receiver<Link>, patience: Duration) -> Result<()
     back.map_err(|_| lost())?.map(drop).map_err(|_| lost())
 }
 
-type Connecting = BoxFuture<'static, Result<Client, async_nats::ConnectError>>;
-type Connected = JoinHandle<Result<Client, async_nats::ConnectError>>;
-
 impl Line {
-    /// Connects on the runtime that `start` starts it on.
+    /// Connects on a thread of its own.
     async fn open(
         target: &Target,
         options: &Options,
-        start: impl FnOnce(Connecting) -> Connected,
+        (settings, link): (ConnectOptions, watch::Receiver<Link>),
+        home: &Home,
     ) -> Result<Self> {
-        let (sender, link) = watch::channel(Link { up: true, losses: 0 });
-        let settings = settings(target, options, sender)?;
         let servers = target.servers.clone();
-        let connecting = start(Box::pin(async move { settings.connect(servers).await }));
+        let connecting = home.spawn(async move { settings.connect(servers).await });
         let patience = options.connect_timeout * 2;
         match tokio::time::timeout(patience, connecting).await {
             Ok(Ok(Ok(client))) => Ok(Self { client, link }),
@@ -296,6 +234,34 @@ impl Line {
             }
         }
     }
+
+    /// One request and its answer.
+    async fn ask(&self, content: &Content<'_>, patience: Duration, time: &ServerTime) -> Answer {
+        let mut link = self.link.clone();
+        let asked = time.uptime();
+        if !link.borrow().up {
+            back(&mut link, patience).await?;
+        }
+        let patience = patience.saturating_sub(time.uptime().saturating_sub(asked));
+        let losses = link.borrow_and_update().losses;
+        let payload = Bytes::copy_from_slice(content.payload);
+        let mut request = Request::new().payload(payload).timeout(None);
+        if let Some(head) = content.head {
+            request = request.headers(head.to_map());
+        }
+        let reply = tokio::select! {
+            biased;
+            reply = self.client.send_request(content.subject.to_owned(), request) => reply,
+            _ = link.wait_for(|link| link.losses != losses) => {
+                return Err(Trouble::Unanswered("the connection broke before the answer".into()));
+            }
+            // The client's own time begins when it has taken the request, which may be never.
+            () = tokio::time::sleep(patience) => {
+                return Err(Trouble::Unanswered(format!("no answer within {patience:?}")));
+            }
+        };
+        reply.map(|reply| reply.payload).map_err(Trouble::from)
+    }
 }
 
 /// An answer of the servers, in their JSON.
@@ -305,13 +271,15 @@ pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
     })
 }
 
+/// How the client library connects, and whether it is connected.
 fn settings(
     target: &Target,
     options: &Options,
-    link: watch::Sender<Link>,
-) -> Result<ConnectOptions> {
+    credentials: Option<Arc<Credentials>>,
+) -> (ConnectOptions, watch::Receiver<Link>) {
+    let (link, told) = watch::channel(Link { up: true, losses: 0 });
     let elsewhere = Elsewhere::default();
-    let mut settings = start(options)?
+    let mut settings = start(credentials)
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
         .ping_interval(SIGN_OF_LIFE)
@@ -348,16 +316,13 @@ fn settings(
     if let Some((certificate, key)) = &options.client_certificate {
         settings = settings.add_client_certificate(certificate.clone(), key.clone());
     }
-    Ok(settings)
+    (settings, told)
 }
 
 /// As whom to connect, where a file says that; it comes before what the address says.
-fn start(options: &Options) -> Result<ConnectOptions> {
-    let Some(file) = &options.credentials else { return Ok(ConnectOptions::new()) };
-    let credentials = Arc::new(Credentials::open(file)?);
-    Ok(ConnectOptions::with_auth_callback(move |nonce| {
-        std::future::ready(credentials.answer(&nonce))
-    }))
+fn start(credentials: Option<Arc<Credentials>>) -> ConnectOptions {
+    let Some(credentials) = credentials else { return ConnectOptions::new() };
+    ConnectOptions::with_auth_callback(move |nonce| std::future::ready(credentials.answer(&nonce)))
 }
 
 /// Why connecting failed, with the next step.

@@ -34,12 +34,18 @@ impl Credentials {
         Ok(Self { file: file.to_owned(), last: Mutex::new(Arc::new(user)) })
     }
 
-    /// What to show to a server that sent this to be signed.
-    pub(crate) fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
+    /// What to show to a server that sent this to be signed: the claim, and a signature.
+    pub(crate) fn sign(&self, nonce: &[u8]) -> Result<(String, Vec<u8>), String> {
         let user = self.user();
+        let signature = user.key.sign(nonce).map_err(|error| error.to_string())?;
+        Ok((user.claim.clone(), signature))
+    }
+
+    /// The same for the client library.
+    pub(crate) fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
+        let (claim, signature) = self.sign(nonce).map_err(AuthError::new)?;
         let mut auth = Auth::new();
-        auth.signature = Some(user.key.sign(nonce).map_err(AuthError::new)?);
-        auth.jwt = Some(user.claim.clone());
+        (auth.jwt, auth.signature) = (Some(claim), Some(signature));
         Ok(auth)
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde::Deserialize;
 use tenure::{Error, Object, Result};
@@ -12,8 +11,10 @@ use crate::BACKEND;
 use crate::bucket::MARKER_LIFE;
 use crate::connection::parse;
 use crate::envelope::{self, OWN};
+use crate::head::Head;
 use crate::shared::Shared;
 use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, LATE, MARKER, OPERATION, TTL};
+use crate::wire::Content;
 
 /// The subject's last message is another one.
 const WRONG_SEQUENCE: u64 = 10071;
@@ -61,10 +62,10 @@ impl Shared {
         replacement: Replacement,
     ) -> Result<Published> {
         let sent = self.time.uptime();
-        let (headers, payload) = message(base, &replacement, sent);
-        let patience = self.options.reply_timeout;
-        let reply = self.ask(subject.to_owned(), Some(headers), payload, patience).await;
-        let ack = acknowledged(&reply.map_err(|trouble| trouble.for_write())?.payload)?;
+        let (head, payload) = message(base, &replacement, sent);
+        let content = Content { subject, head: Some(&head), payload: &payload };
+        let reply = self.ask(&content, self.options.reply_timeout).await;
+        let ack = acknowledged(&reply.map_err(|trouble| trouble.for_write())?)?;
         if let Some(error) = ack.error {
             self.memory.forget(subject);
             return refusal(&error).map(|()| Published::Refused);
@@ -93,15 +94,16 @@ impl Shared {
         if !self.is_clustered() {
             return Ok(true);
         }
-        let mut headers = HeaderMap::new();
-        headers.insert(EXPECTED, base.sequence.to_string());
-        headers.insert(EXPECTED_OF, subject);
+        let mut head = Head::new();
+        head.add(EXPECTED, base.sequence);
+        head.add(EXPECTED_OF, subject);
         // To other clients of the bucket there is nothing.
-        headers.insert(OPERATION, "PURGE");
-        let patience = self.options.reply_timeout;
-        let reply = self.ask(self.subjects.agreed(), Some(headers), Bytes::new(), patience).await;
+        head.add(OPERATION, "PURGE");
+        let agreed = self.subjects.agreed();
+        let content = Content { subject: &agreed, head: Some(&head), payload: b"" };
+        let reply = self.ask(&content, self.options.reply_timeout).await;
         let reply = reply.map_err(|trouble| trouble.for_read())?;
-        match parse::<Ack>(&reply.payload)?.error {
+        match parse::<Ack>(&reply)?.error {
             Some(error) => refusal(&error).map(|()| false),
             None => Ok(true),
         }
@@ -147,34 +149,25 @@ fn acknowledged(payload: &[u8]) -> Result<Ack> {
     parse(payload).map_err(|error| Error::unknown(BACKEND, error))
 }
 
-fn message(base: &Known, replacement: &Replacement, now: Duration) -> (HeaderMap, Bytes) {
-    // Names that are known to be good need neither a look nor a copy.
-    const NAMES: [HeaderName; 5] = [
-        HeaderName::from_static(EXPECTED),
-        HeaderName::from_static(TTL),
-        HeaderName::from_static(OPERATION),
-        HeaderName::from_static(MARKER),
-        HeaderName::from_static(LATE),
-    ];
-    let [expected, ttl, operation, marker, late] = NAMES;
-    let mut headers = HeaderMap::new();
-    headers.insert(expected, base.sequence.to_string());
+fn message(base: &Known, replacement: &Replacement, now: Duration) -> (Head, Bytes) {
+    let mut head = Head::new();
+    head.add(EXPECTED, base.sequence);
     let is_late = base.lives_until.is_some_and(|end| now + NEARLY >= end);
     if is_late || base.unsettled_until.is_some_and(|end| now < end) {
-        headers.insert(late, "1");
+        head.add(LATE, 1);
     }
     match replacement {
         Replacement::Object { object, life } => {
             if let Some(life) = life {
-                headers.insert(ttl, life.as_secs().max(1).to_string());
+                head.add(TTL, life.as_secs().max(1));
             }
-            (headers, envelope::encode(object))
+            (head, envelope::encode(object))
         }
         Replacement::Marker => {
-            headers.insert(operation, "PURGE");
-            headers.insert(marker, "Remove");
-            headers.insert(ttl, MARKER_LIFE.as_secs().to_string());
-            (headers, Bytes::new())
+            head.add(OPERATION, "PURGE");
+            head.add(MARKER, "Remove");
+            head.add(TTL, MARKER_LIFE.as_secs());
+            (head, Bytes::new())
         }
     }
 }

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tenure::store::{Put, Store};
 use tenure::{Key, Result};
 use tenure_conformance::Failure;
 pub(crate) use tenure_conformance::OrFail;
 use tenure_nats::NatsStore;
 use tenure_testkit::Nats;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 pub(crate) type Outcome = Result<(), Failure>;
 
@@ -51,4 +54,16 @@ where
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     Err(Failure::new(format!("not within fifteen seconds: {what}")))
+}
+
+/// The connections that a server has, as it says.
+pub(crate) async fn connections(server: &Nats) -> Result<Vec<Value>, Failure> {
+    let address = server.monitor(0).replace("http://", "");
+    let mut connection = TcpStream::connect(&address).await?;
+    connection.write_all(b"GET /connz?auth=1 HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let told: Value = serde_json::from_str(body).or_fail()?;
+    Ok(told["connections"].as_array().cloned().unwrap_or_default())
 }

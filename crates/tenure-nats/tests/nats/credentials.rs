@@ -9,10 +9,8 @@ use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure};
 use tenure_nats::NatsStore;
 use tenure_testkit::{Nats, NatsSettings};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
-use crate::common::{OrFail, Outcome, eventually, open, put};
+use crate::common::{OrFail, Outcome, connections, eventually, open, put};
 use crate::outage::Relay;
 
 pub(crate) fn add(trials: &mut Trials) {
@@ -34,7 +32,7 @@ fn signed(by: &KeyPair, about: &KeyPair, claims: &Value) -> Result<String, Failu
 }
 
 /// The file of this user, whose claim was signed by this account.
-fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
+pub(crate) fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
     let claims = json!({
         "type": "user", "version": 2, "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1,
     });
@@ -47,7 +45,7 @@ fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
 }
 
 /// A server whose operator knows one account.
-async fn guarded() -> Result<(Nats, KeyPair), Failure> {
+pub(crate) async fn guarded() -> Result<(Nats, KeyPair), Failure> {
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let root = signed(&operator, &operator, &json!({ "type": "operator", "version": 2 }))?;
     let claims = json!({
@@ -88,15 +86,8 @@ async fn opens() -> Outcome {
 
 /// As whom the connections of stores came, as the server says.
 async fn users(server: &Nats) -> Result<Vec<String>, Failure> {
-    let address = server.monitor(0).replace("http://", "");
-    let mut connection = TcpStream::connect(&address).await?;
-    connection.write_all(b"GET /connz?auth=1 HTTP/1.0\r\n\r\n").await?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let told: Value = serde_json::from_str(body).or_fail()?;
-    let connections = told["connections"].as_array().cloned().unwrap_or_default();
-    Ok(connections.iter().map(|one| one["authorized_user"].to_string()).collect())
+    let all = connections(server).await?;
+    Ok(all.iter().map(|one| one["authorized_user"].to_string()).collect())
 }
 
 /// Credentials end before programs do. Whoever issues them writes new ones in their place.

@@ -11,6 +11,7 @@ mod holders;
 mod outage;
 mod together;
 mod traps;
+mod wire;
 
 use common::{Server, open};
 
@@ -23,6 +24,7 @@ fn main() {
             traps::add(trials, server);
             ends::add(trials, server);
             together::add(trials, server);
+            wire::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);

@@ -1,5 +1,5 @@
-//! Requests that are ready at the same time are handed to the client by one of those who ask. Nobody
-//! may depend on that one: it may be left unpolled, and the client may take no more.
+//! Requests that are ready at the same time are sent together. Nobody may depend on another who asks: it
+//! may be left unpolled, and the server may take no more.
 
 use std::time::Duration;
 
