@@ -65,6 +65,15 @@ def test_a_watch_goes_on_after_the_last_revision_it_told_at_the_next_server() ->
     assert second.headers["Last-Event-ID"] == "5"
 
 
+def test_a_watch_of_something_quiet_goes_on_from_the_last_mark() -> None:
+    watch = _streams.watch(Servers([A]), "k", None, 3)
+    watch.begin()
+    told = watch.received(event("start", {"revision": 3}) + batch(4) + b"id: 900\n\n: comment\n\n")
+    assert [found.revision for found in told] == [4]
+    watch.broken(ended())
+    assert watch.begin().headers["Last-Event-ID"] == "900"
+
+
 def test_a_watch_from_now_on_goes_on_from_where_it_started() -> None:
     watch = _streams.watch(Servers([A]), None, None, None)
     watch.begin()

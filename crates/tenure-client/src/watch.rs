@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream;
-use tenure::store::{Batch, Watch, WatchRequest};
+use tenure::store::{Batch, Progress, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tenure_proto::v1;
 use tonic::Streaming;
@@ -30,6 +30,7 @@ struct Following {
     shown: Option<MetadataValue<Ascii>>,
     /// Everything up to here has been told.
     seen: u64,
+    progress: Progress,
     /// Whether it can go on where it was.
     resumes: bool,
 }
@@ -44,7 +45,17 @@ pub(crate) async fn start(
     let shown = links.shown();
     let (server, incoming, seen) = open(links, &request).await.map_err(Fault::of_read)?;
     let links = Arc::clone(links);
-    let following = Following { links, request, incoming, server, shown, seen, resumes };
+    let progress = Progress::new(seen);
+    let following = Following {
+        links,
+        request,
+        incoming,
+        server,
+        shown,
+        seen,
+        progress: progress.clone(),
+        resumes,
+    };
     let batches = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         match following.next().await {
@@ -53,7 +64,7 @@ pub(crate) async fn start(
             Err(error) => Some((Err(error), None)),
         }
     });
-    Ok(Watch::new(seen, batches.boxed()))
+    Ok(Watch::with_progress(seen, progress, batches.boxed()))
 }
 
 /// Opens a watch at the server in use or the next, and learns where it starts.
@@ -88,7 +99,9 @@ impl Following {
             };
             let fault = match message {
                 Ok(Some(message)) if message.events.is_empty() => {
+                    // Nothing that concerns us happened up to there.
                     self.seen = self.seen.max(message.revision);
+                    self.progress.reach(self.seen);
                     continue;
                 }
                 Ok(Some(message)) => {

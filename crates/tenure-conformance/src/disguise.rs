@@ -142,13 +142,12 @@ impl Backend for Disguise {
             inner.prefix = format!("{MARK}{kind}/{}", request.prefix);
         }
         let watch = self.inner.watch(&inner).await.map_err(Self::outer_error)?;
-        let start = watch.start();
         let outer = |batch: Result<Arc<Batch>>| {
             let batch = batch?;
             let events = batch.events.iter().map(Self::outer_event).collect();
             Ok(Arc::new(Batch { revision: batch.revision, events }))
         };
-        Ok(Watch::new(start, watch.map(outer).boxed()))
+        Ok(watch.through(|watch| watch.map(outer).boxed()))
     }
 
     async fn close(&self) {

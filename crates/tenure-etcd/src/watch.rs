@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
+use tenure::store::{Batch, Cause, Event, Progress, Watch, WatchRequest};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
@@ -38,10 +38,12 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
             format!("the store is at revision {head}; it may have been restored from a backup"),
         ));
     }
+    let progress = Progress::new(start);
     let cursor = Cursor {
         shared: Arc::clone(shared),
         request: request.clone(),
         after: start,
+        progress: progress.clone(),
         open: None,
         parts: Vec::new(),
         ready: VecDeque::new(),
@@ -56,7 +58,7 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
         cursor.ended = item.is_err();
         Some((item, cursor))
     });
-    Ok(Watch::new(start, stream.boxed()))
+    Ok(Watch::with_progress(start, progress, stream.boxed()))
 }
 
 struct Cursor {
@@ -64,6 +66,7 @@ struct Cursor {
     request: WatchRequest,
     /// Everything up to here has been told, or is ready to be.
     after: u64,
+    progress: Progress,
     open: Option<(Arc<Link>, Answers<WatchResponse>)>,
     /// What has arrived of a change that comes in parts.
     parts: Vec<wire::Event>,
@@ -80,6 +83,7 @@ impl Cursor {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(batch);
             }
+            self.progress.reach(self.after);
             let step = self.step();
             tokio::select! {
                 biased;

@@ -45,7 +45,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
 use tenure::lease::LEASE;
 use tenure::store::{
     Backend, Capabilities, Capability, Commit, Committed, Durability, ExpiryClock, Notifies, Page,
@@ -232,12 +231,7 @@ impl Backend for KubernetesStore {
         self.handle.shared.check_open()?;
         let watch = pump::watch(&self.handle.shared, &self.handle.home, request).await?;
         // A watch keeps the store open: one that nobody feeds would be silent for ever.
-        let handle = Arc::clone(&self.handle);
-        let start = watch.start();
-        let stream = watch.inspect(move |_| {
-            let _kept = &handle;
-        });
-        Ok(Watch::new(start, stream.boxed()))
+        Ok(watch.keeping(Arc::clone(&self.handle)))
     }
 
     async fn close(&self) {

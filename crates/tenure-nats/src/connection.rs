@@ -33,6 +33,8 @@ use tenure::store::home::Home;
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between looks whether all requests are answered.
+const SETTLED: Duration = Duration::from_millis(5);
 /// A server that is silent for this long is asked for a sign of life. After three times as long it is
 /// left for another one: a lease of ten seconds survives that. Any server that runs gives the sign at
 /// once, however long its disks take; one that does not is left no more often than that.
@@ -115,6 +117,8 @@ pub(crate) struct Connection {
     /// Whether its leader said that it is in a cluster.
     pub(crate) clustered: AtomicBool,
     closed: AtomicBool,
+    /// Requests that went through the client library and wait for their answers.
+    under_way: Arc<()>,
 }
 
 impl Connection {
@@ -129,13 +133,30 @@ impl Connection {
         let (subjects, time) =
             (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
         let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let clustered = AtomicBool::new(false);
-        Ok(Self { line, wire, subjects, options, time, home, replicas, clustered, closed })
+        let (clustered, under_way) = (AtomicBool::new(false), Arc::new(()));
+        Ok(Self {
+            line,
+            wire,
+            subjects,
+            options,
+            time,
+            home,
+            replicas,
+            clustered,
+            closed,
+            under_way,
+        })
     }
 
     /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
     pub(crate) async fn hang_up(&self) {
-        self.wire.close(self.options.reply_timeout).await;
+        self.wire.close();
+        for _ in 0..self.options.reply_timeout.as_millis() / SETTLED.as_millis() {
+            if self.wire.is_quiet() && Arc::strong_count(&self.under_way) == 1 {
+                break;
+            }
+            tokio::time::sleep(SETTLED).await;
+        }
         if let Err(error) = self.line.client.drain().await {
             tracing::debug!(%error, "the connection was gone already");
         }
@@ -177,6 +198,7 @@ impl Connection {
         {
             return answer;
         }
+        let _under_way = Arc::clone(&self.under_way);
         Box::pin(self.line.ask(content, patience, &self.time)).await
     }
 

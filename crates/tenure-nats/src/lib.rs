@@ -45,7 +45,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
 use tenure::store::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
@@ -179,12 +178,7 @@ impl Backend for NatsStore {
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         let watch = self.handle.shared.watch(request).await?;
         // A watch keeps the store open: one that nobody feeds would be silent for ever.
-        let handle = Arc::clone(&self.handle);
-        let start = watch.start();
-        let stream = watch.inspect(move |_| {
-            let _kept = &handle;
-        });
-        Ok(Watch::new(start, stream.boxed()))
+        Ok(watch.keeping(Arc::clone(&self.handle)))
     }
 
     async fn close(&self) {

@@ -75,7 +75,7 @@ impl Options {
         self
     }
 
-    /// Trusts the certificates in this file, besides the system's.
+    /// Trusts the certificates in this file instead of the system's.
     #[must_use]
     pub fn root_certificates(mut self, file: impl Into<PathBuf>) -> Self {
         self.root_certificates = Some(file.into());

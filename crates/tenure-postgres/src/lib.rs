@@ -58,7 +58,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
 use tenure::store::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
@@ -228,12 +227,7 @@ impl Backend for PostgresStore {
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         let watch = pump::watch(&self.handle.shared, request).await?;
         // A watch keeps the store open: one that nobody feeds would be silent for ever.
-        let handle = Arc::clone(&self.handle);
-        let start = watch.start();
-        let stream = watch.inspect(move |_| {
-            let _kept = &handle;
-        });
-        Ok(Watch::new(start, stream.boxed()))
+        Ok(watch.keeping(Arc::clone(&self.handle)))
     }
 
     async fn close(&self) {

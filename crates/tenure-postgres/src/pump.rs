@@ -120,12 +120,11 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
     let request = WatchRequest { after: request.after.or(Some(head)), ..request.clone() };
     let log = Arc::new(Log(Arc::downgrade(shared)));
     let watch = outlet.feed.watch(&request, Some(log))?;
-    let start = watch.start();
     let stopped = {
         let shared = Arc::clone(shared);
         async move { shared.stopped().await }.boxed()
     };
-    let stream = stream::unfold(Some((watch, stopped, watchers)), |open| async move {
+    let next = |open: Option<(Watch, futures::future::BoxFuture<'static, ()>, Arc<Watchers>)>| async move {
         let (mut watch, mut stopped, watchers) = open?;
         tokio::select! {
             item = watch.next() => match item? {
@@ -134,8 +133,8 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
             },
             () = &mut stopped => Some((Err(closed()), None)),
         }
-    });
-    Ok(Watch::new(start, stream.boxed()))
+    };
+    Ok(watch.through(|watch| stream::unfold(Some((watch, stopped, watchers)), next).boxed()))
 }
 
 /// The running feed, or a new one that begins at `head`.

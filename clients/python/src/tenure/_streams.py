@@ -17,6 +17,8 @@ SILENCE = 45.0
 PATIENCE = 60.0
 """For so long a stream that broke is opened again before it fails."""
 MAX_MESSAGE = 64 << 20
+MARK = "mark"
+"""An id without data: nothing of interest happened up to there."""
 
 T = TypeVar("T")
 
@@ -64,7 +66,11 @@ class Decoder:
         return None
 
     def _dispatch(self) -> Message | None:
-        message = Message(self._event, "\n".join(self._data), self._id) if self._data else None
+        message = None
+        if self._data:
+            message = Message(self._event, "\n".join(self._data), self._id)
+        elif self._id is not None:
+            message = Message(MARK, "", self._id)
         self._event, self._id, self._data, self._size = "message", None, [], 0
         return message
 
@@ -99,7 +105,7 @@ class Subscription(Generic[T]):
         found: list[T] = []
         for message in self._decoder.feed(chunk):
             self._heard(message)
-            if message.event not in ("start", "leaving"):
+            if message.event not in ("start", "leaving", MARK):
                 found.extend(self._read(message))
         return found
 

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::Key;
+use tenure::clock::SystemClock;
 use tenure::lease::{Coordinator, Terms};
 use tenure::store::memory::MemoryStore;
-use tenure::store::{Put, WatchRequest};
+use tenure::store::{FeedLimits, Put, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 use tenure_server::ServerLimits;
@@ -19,6 +20,7 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("commits_go_on_while_servers_leave_in_order", in_order);
     trials.test("a_lease_outlives_the_server_that_granted_it", lease_survives);
     trials.test("a_watch_misses_nothing_while_servers_are_replaced", watch_survives);
+    trials.test("a_watch_of_something_quiet_outlives_history_and_its_server", quiet_watch);
     trials.test("nobody_there_is_told_with_the_next_step", nobody);
     trials.test("a_full_server_is_not_told_as_one_that_is_not_there", full);
 }
@@ -120,6 +122,49 @@ async fn watch_survives() -> Outcome {
         }
     }
     writing.await??;
+    Ok(())
+}
+
+async fn quiet_watch() -> Outcome {
+    const KEPT: usize = 50;
+    let limits = FeedLimits { batches: KEPT, bytes: usize::MAX };
+    let store = MemoryStore::with_history(SystemClock::shared(), limits).into_store();
+    let (a, b) = (Serving::start(store.clone()), Serving::start(store.clone()));
+    let client = connect(&format!("http://{},{}", a.address, b.address)).await?;
+    let mut watch = client.watch(&WatchRequest::kind("quiet")).await?;
+    for n in 0..KEPT * 4 {
+        store.commit(Put::new(Key::new("busy", n.to_string()), "x")).await?;
+        // The server keeps up.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let start = client.watch(&WatchRequest::kind("quiet").after(watch.start())).await;
+    let gone = async { start?.next().await.transpose() };
+    if !matches!(gone.await, Err(tenure::Error::Compacted { .. })) {
+        return Err(Failure::new("all of history is still there"));
+    }
+    let last = store.list(&tenure::store::Query::new("busy").limit(1)).await?.revision;
+    for _ in 0..200 {
+        if watch.told() >= last {
+            break;
+        }
+        if let Ok(told) = tokio::time::timeout(Duration::from_millis(100), watch.next()).await {
+            return Err(Failure::new(format!("told {told:?}")));
+        }
+    }
+    if watch.told() < last {
+        return Err(Failure::new(format!("it is at {} of {last}", watch.told())));
+    }
+    // The one it watches at goes without a word, and nothing was ever told from there.
+    drop(a);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.commit(Put::new(Key::new("quiet", "a"), "x")).await?;
+    let batch = tokio::time::timeout(Duration::from_secs(20), watch.next()).await;
+    let batch = batch.map_err(|_| Failure::new("nothing is told"))?;
+    let batch = batch.ok_or_else(|| Failure::new("the watch ended"))??;
+    if batch.events.len() != 1 || batch.events[0].key().id != "a" {
+        return Err(Failure::new(format!("told {batch:?}")));
+    }
+    drop(b);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use foldhash::fast::RandomState;
 use futures::task::AtomicWaker;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::connection::Trouble;
 use crate::head::Head;
@@ -47,6 +47,7 @@ pub(crate) struct Desk {
     state: Mutex<State>,
     /// Whoever sends.
     sender: AtomicWaker,
+    closing: Notify,
 }
 
 #[derive(Default)]
@@ -71,7 +72,7 @@ pub(crate) enum Ready {
 
 impl Desk {
     pub(crate) fn new(inbox: String) -> Self {
-        Self { inbox, state: Mutex::default(), sender: AtomicWaker::new() }
+        Self { inbox, state: Mutex::default(), sender: AtomicWaker::new(), closing: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -154,7 +155,8 @@ impl Desk {
 
     /// There is a connection, which takes so much at once.
     pub(crate) fn open(&self, max_payload: usize) {
-        self.lock().up = Some(max_payload);
+        let mut state = self.lock();
+        state.up = (!state.closed).then_some(max_payload);
     }
 
     /// Nothing more is taken for this connection.
@@ -179,12 +181,22 @@ impl Desk {
     /// Tells those who have waited too long. What nobody has sent by then is not going to be.
     pub(crate) fn give_up(&self, now: Duration) {
         let mut state = self.lock();
-        let State { waiting, ready, .. } = &mut *state;
-        let late = waiting.extract_if(|_, waiting| waiting.until <= now);
-        let late: Vec<(Waiting, bool)> =
-            late.map(|(number, waiting)| (waiting, !take_back(ready, number))).collect();
+        let late = state.waiting.extract_if(|_, waiting| waiting.until <= now);
+        let mut late: HashMap<u64, Waiting, RandomState> = late.collect();
+        if late.is_empty() {
+            return;
+        }
+        let mut unsent = Vec::new();
+        state.ready.retain(|(number, _)| match late.remove(number) {
+            Some(waiting) => {
+                unsent.push(waiting);
+                false
+            }
+            None => true,
+        });
         drop(state);
-        late.into_iter().for_each(|(waiting, was_sent)| waiting.give_up(was_sent));
+        unsent.into_iter().for_each(|waiting| waiting.give_up(false));
+        late.into_values().for_each(|waiting| waiting.give_up(true));
     }
 
     /// Nobody asks any more. What is under way is still answered.
@@ -193,6 +205,15 @@ impl Desk {
         (state.closed, state.up) = (true, None);
         drop(state);
         self.sender.wake();
+        self.closing.notify_waiters();
+    }
+
+    /// Resolves when nobody asks any more.
+    pub(crate) async fn closed(&self) {
+        let told = self.closing.notified();
+        if !self.is_closed() {
+            told.await;
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
+use tenure::random::{Random, SystemRandom, below};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -69,11 +70,11 @@ impl Dial {
 
     /// Connects to another server than the last time, if there is one.
     pub(crate) async fn next(&mut self, inbox: &str) -> Result<Connected, String> {
-        let server = next(&self.servers(), self.last.as_ref()).ok_or("there is no server")?;
+        let servers = self.servers();
+        let server = another(&servers, self.last.as_ref(), &SystemRandom);
+        let server = server.ok_or("there is no server")?;
         self.last = Some(server.clone());
-        let patience = self.options.connect_timeout;
-        let connected = tokio::time::timeout(patience, self.connect(&server, inbox)).await;
-        let connected = connected.unwrap_or_else(|_| Err(format!("no answer within {patience:?}")));
+        let connected = self.connect(&server, inbox).await;
         connected.map_err(|why| format!("{}:{}: {why}", server.host(), server.port()))
     }
 
@@ -88,8 +89,38 @@ impl Dial {
     }
 
     async fn connect(&self, server: &ServerAddr, inbox: &str) -> Result<Connected, String> {
-        let address = (server.host().to_owned(), server.port());
-        let mut tcp = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        let tcp = self.reach(server).await?;
+        self.in_time(self.greet(server, tcp, inbox)).await
+    }
+
+    /// The first of its addresses that answers.
+    async fn reach(&self, server: &ServerAddr) -> Result<TcpStream, String> {
+        let place = (server.host().to_owned(), server.port());
+        let looking = async { tokio::net::lookup_host(place).await.map_err(|e| e.to_string()) };
+        let mut why = "it has no address".to_owned();
+        for address in self.in_time(looking).await? {
+            let connecting =
+                async { TcpStream::connect(address).await.map_err(|error| error.to_string()) };
+            match self.in_time(connecting).await {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let patience = self.options.connect_timeout;
+        let done = tokio::time::timeout(patience, work).await;
+        done.unwrap_or_else(|_| Err(format!("no answer within {patience:?}")))
+    }
+
+    async fn greet(
+        &self,
+        server: &ServerAddr,
+        mut tcp: TcpStream,
+        inbox: &str,
+    ) -> Result<Connected, String> {
         tcp.set_nodelay(true).map_err(|error| error.to_string())?;
         let mut came = BytesMut::new();
         let Said::Info(info) = hear(&mut tcp, &mut came, inbox).await? else {
@@ -97,6 +128,8 @@ impl Dial {
         };
         let mut io: Box<dyn Io> = match info.tls_required || self.options.tls {
             false => Box::new(tcp),
+            // Nothing that came unencrypted may pass for something that did not.
+            true if !came.is_empty() => return Err("it goes on before it is encrypted".into()),
             true => Box::new(self.encrypt(server, tcp).await?),
         };
         let hello = self.hello(&info)?;
@@ -107,6 +140,7 @@ impl Dial {
             match hear(&mut io, &mut came, inbox).await? {
                 Said::Pong => break,
                 Said::Error(why) => return Err(why),
+                Said::Info(info) if info.ldm => return Err("it is about to end".into()),
                 _ => {}
             }
         }
@@ -120,17 +154,17 @@ impl Dial {
             "name": self.name, "protocol": 1, "headers": true, "no_responders": true, "echo": false,
             "tls_required": info.tls_required || self.options.tls,
         });
-        match &self.login {
-            Login::None => {}
-            Login::Token(token) => hello["auth_token"] = json!(token),
-            Login::Password(user, password) => {
+        match (&self.credentials, &self.login) {
+            (Some(credentials), _) => {
+                let (claim, signature) = credentials.sign(info.nonce.as_bytes())?;
+                hello["jwt"] = json!(claim);
+                hello["sig"] = json!(URL_SAFE_NO_PAD.encode(signature));
+            }
+            (None, Login::None) => {}
+            (None, Login::Token(token)) => hello["auth_token"] = json!(token),
+            (None, Login::Password(user, password)) => {
                 (hello["user"], hello["pass"]) = (json!(user), json!(password));
             }
-        }
-        if let Some(credentials) = &self.credentials {
-            let (claim, signature) = credentials.sign(info.nonce.as_bytes())?;
-            hello["jwt"] = json!(claim);
-            hello["sig"] = json!(URL_SAFE_NO_PAD.encode(signature));
         }
         Ok(hello)
     }
@@ -150,11 +184,16 @@ impl Dial {
     }
 }
 
-/// The one after the last, around.
-fn next(servers: &[ServerAddr], last: Option<&ServerAddr>) -> Option<ServerAddr> {
-    let place = |last| servers.iter().position(|server| server == last);
-    let after = last.and_then(place).map_or(0, |place| place + 1);
-    servers.get(after).or(servers.first()).cloned()
+/// Any but the last, if there is another: those who leave one server do not all go to the same one.
+fn another(
+    servers: &[ServerAddr],
+    last: Option<&ServerAddr>,
+    random: &dyn Random,
+) -> Option<ServerAddr> {
+    let others: Vec<&ServerAddr> = servers.iter().filter(|server| Some(*server) != last).collect();
+    let place = below(random, u64::try_from(others.len()).unwrap_or(1).max(1));
+    let other = others.get(usize::try_from(place).unwrap_or(0)).copied();
+    other.or(servers.first()).cloned()
 }
 
 /// The next thing that the server says.
@@ -178,10 +217,10 @@ async fn hear(
 /// Whom to trust, and what to show.
 fn trust(options: &Options) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(file) = &options.root_certificates {
-        roots.add_parsable_certificates(certificates(file)?);
-    }
+    roots.add_parsable_certificates(match &options.root_certificates {
+        Some(file) => certificates(file)?,
+        None => rustls_native_certs::load_native_certs().certs,
+    });
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
@@ -200,22 +239,24 @@ fn certificates(file: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, 
 
 #[cfg(test)]
 mod tests {
+    use tenure::random::SeededRandom;
+
     use super::*;
 
     #[test]
-    fn all_servers_have_their_turn() {
+    fn another_server_is_any_but_the_last() {
         let servers: Vec<ServerAddr> =
             ["a", "b:7", "c"].iter().map(|s| s.parse().unwrap()).collect();
-        let mut last = None;
-        let mut tried = Vec::new();
-        for _ in 0..4 {
-            last = next(&servers, last.as_ref());
-            tried.extend(last.as_ref().map(|server| server.host().to_owned()));
-        }
-        assert_eq!(tried, ["a", "b", "c", "a"]);
-        // One that is not known any more.
-        let gone: ServerAddr = "d".parse().unwrap();
-        assert_eq!(next(&servers, Some(&gone)), servers.first().cloned());
-        assert_eq!(next(&[], Some(&gone)), None);
+        let random = SeededRandom::new(7);
+        let from = |last| -> HashSet<String> {
+            let one = |_| another(&servers, last, &random).unwrap().host().to_owned();
+            (0..100).map(one).collect()
+        };
+        assert_eq!(from(None).len(), 3);
+        let others = from(servers.first());
+        assert!(others.len() == 2 && !others.contains("a"), "{others:?}");
+        let alone = &servers[..1];
+        assert_eq!(another(alone, servers.first(), &random).as_ref(), servers.first());
+        assert_eq!(another(&[], servers.first(), &random), None);
     }
 }

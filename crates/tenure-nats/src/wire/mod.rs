@@ -9,7 +9,8 @@
 //! runtime, requests go through the library, which knows how to wait, where else to go and what is wrong.
 //!
 //! Nobody depends on another who asks: one task sends and receives for all, on the runtime that all of them
-//! ask from.
+//! ask from. Should one of them block the thread that this task is to run on next, another task still tells
+//! the rest in time.
 
 mod desk;
 mod dial;
@@ -31,6 +32,8 @@ use self::talk::{Ended, Talk};
 /// Between attempts to connect, longer each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSES: u32 = 50;
+/// How often it is looked who should have been told long ago, and what counts as long.
+const LATE: Duration = Duration::from_millis(500);
 
 /// The way for requests from one runtime.
 pub(crate) struct Wire {
@@ -45,6 +48,7 @@ impl Wire {
         let home = Home::here();
         let desk = Arc::new(Desk::new(dial.inbox()));
         home.spawn(run(Arc::clone(&desk), dial, Arc::clone(&clock)));
+        home.spawn(look(Arc::clone(&desk), Arc::clone(&clock)));
         Self { desk, home, clock }
     }
 
@@ -67,16 +71,14 @@ impl Wire {
         }
     }
 
-    /// Takes no more requests. Resolves when nobody waits for an answer any more, or after this long.
-    pub(crate) async fn close(&self, patience: Duration) {
-        const LOOK: Duration = Duration::from_millis(5);
+    /// Takes no more requests; those under way are still answered.
+    pub(crate) fn close(&self) {
         self.desk.close();
-        for _ in 0..patience.as_millis() / LOOK.as_millis() {
-            if self.desk.is_quiet() {
-                return;
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.desk.is_quiet()
     }
 }
 
@@ -101,7 +103,12 @@ async fn run(desk: Arc<Desk>, mut dial: Dial, clock: SharedClock) {
     let desk = &last.0;
     let mut failures = 0;
     while !desk.is_closed() {
-        match dial.next(&desk.inbox).await {
+        let connected = tokio::select! {
+            biased;
+            () = desk.closed() => return,
+            connected = dial.next(&desk.inbox) => connected,
+        };
+        match connected {
             Ok(connected) => {
                 failures = 0;
                 desk.open(connected.max_payload);
@@ -118,6 +125,41 @@ async fn run(desk: Arc<Desk>, mut dial: Dial, clock: SharedClock) {
                 tracing::debug!(why, "no connection for requests");
             }
         }
-        tokio::time::sleep(PAUSE * PAUSES.min(failures + 1)).await;
+        tokio::select! {
+            () = desk.closed() => return,
+            () = tokio::time::sleep(PAUSE * PAUSES.min(failures + 1)) => {}
+        }
+    }
+}
+
+/// Tells those who should have been told long ago. Whoever sends does that in time, after a last look
+/// for answers; but it may wait for a thread that somebody else keeps busy.
+async fn look(desk: Arc<Desk>, clock: SharedClock) {
+    while !(desk.is_closed() && desk.is_quiet()) {
+        tokio::time::sleep(LATE).await;
+        desk.give_up(clock.uptime().saturating_sub(LATE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::clock::SystemClock;
+
+    use super::*;
+    use crate::connection::Trouble;
+
+    #[tokio::test]
+    async fn whoever_asks_is_told_though_nobody_sends() {
+        let (desk, clock) = (Arc::new(Desk::new("in.".into())), SystemClock::shared());
+        desk.open(1000);
+        let looking = tokio::spawn(look(Arc::clone(&desk), Arc::clone(&clock)));
+        let patience = Duration::from_millis(50);
+        let content = Content { subject: "s", head: None, payload: b"" };
+        let until = clock.uptime() + patience;
+        let asked = desk.leave(&content, until, patience).unwrap().unwrap();
+        let told = tokio::time::timeout(LATE * 20, asked.answered()).await.unwrap();
+        assert!(matches!(told, Err(Trouble::Unsent(_))), "{told:?}");
+        desk.close();
+        tokio::time::timeout(LATE * 20, looking).await.unwrap().unwrap();
     }
 }

@@ -24,7 +24,7 @@ fn main() {
             traps::add(trials, server);
             ends::add(trials, server);
             together::add(trials, server);
-            wire::add(trials, server);
+            wire::add(trials);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);

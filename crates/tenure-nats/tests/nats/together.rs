@@ -13,7 +13,7 @@ use tenure_nats::{NatsStore, Options};
 use tenure_testkit::Nats;
 use tokio::runtime::Handle;
 
-use crate::common::{OrFail, Outcome, Server, open, put};
+use crate::common::{OrFail, Outcome, Server, connections, eventually, open, put};
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("together::nobody_waits_for_one_that_is_not_polled", move || unpolled(server));
@@ -36,13 +36,24 @@ async fn unpolled(server: Server) -> Outcome {
     Ok(())
 }
 
+/// Resolves when requests to a bucket have a connection of their own.
+async fn has_a_way(server: &Nats, url: &str) -> Outcome {
+    let bucket = url.rsplit('/').next().unwrap_or_default();
+    let name = format!("tenure {bucket} requests");
+    let is_there =
+        || async { Ok(connections(server).await?.iter().any(|one| one["name"] == *name)) };
+    eventually("requests have a way of their own", is_there).await
+}
+
 async fn no_more(is_here: bool) -> Outcome {
     // More than the sockets of a frozen server and the client's queue hold.
     const REQUESTS: usize = 4000;
     let patience = Duration::from_millis(700);
     let server = Nats::start().or_fail()?;
     let options = Options::new().reply_timeout(patience);
-    let store = NatsStore::connect_with(&server.fresh_bucket(), options).await?.into_store();
+    let url = server.fresh_bucket();
+    let store = NatsStore::connect_with(&url, options).await?.into_store();
+    has_a_way(&server, &url).await?;
     let payload = "x".repeat(16 * 1024);
     server.pause(0).or_fail()?;
     let elsewhere = tokio::runtime::Runtime::new()?;

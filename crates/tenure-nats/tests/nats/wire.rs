@@ -1,5 +1,7 @@
 //! Requests have a connection of their own, with every login, and do without it where it cannot be had.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure};
@@ -8,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use nkeys::KeyPair;
 
-use crate::common::{OrFail, Outcome, Server, connections, eventually, open, put};
+use crate::common::{OrFail, Outcome, connections, eventually, open, put};
 use crate::credentials::{credentials, guarded};
 
-pub(crate) fn add(trials: &mut Trials, server: Server) {
+pub(crate) fn add(trials: &mut Trials) {
     trials.test("wire::requests_have_a_connection_of_their_own", || plain("", ""));
     trials.test("wire::so_they_do_with_a_password", || {
         plain("authorization { user: me, password: \"p@ss\" }", "me:p%40ss@")
@@ -21,7 +23,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     });
     trials.test("wire::so_they_do_with_credentials", signed);
     trials.test("wire::so_they_do_encrypted_and_certified", certified);
-    trials.test("wire::without_it_they_go_with_everything_else", move || without(server));
+    trials.test("wire::without_it_they_go_with_everything_else", without);
 }
 
 /// What came over the connection for requests; `None` if there is none.
@@ -84,9 +86,10 @@ async fn certified() -> Outcome {
 }
 
 /// A way to the server that lets one connection through and no other.
-async fn without(server: Server) -> Outcome {
+async fn without() -> Outcome {
+    let server = start(String::new()).await?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let (port, beyond) = (listener.local_addr()?.port(), server.0.port(0));
+    let (port, beyond) = (listener.local_addr()?.port(), server.port(0));
     let (refused, mut turned_away) = tokio::sync::watch::channel(0);
     tokio::spawn(async move {
         let (mut near, _) = listener.accept().await?;
@@ -101,14 +104,21 @@ async fn without(server: Server) -> Outcome {
         #[expect(unreachable_code, reason = "it says what the question marks return")]
         Ok::<(), std::io::Error>(())
     });
-    let url = server.fresh_bucket();
-    let bucket = url.rsplit('/').next().ok_or("no bucket")?.to_owned();
-    let store = open(&format!("nats://127.0.0.1:{port}/{bucket}")).await?;
+    let store = open(&format!("nats://127.0.0.1:{port}/b")).await?;
     for n in 0..20 {
         store.commit(put("a", &n.to_string())).await?;
     }
     // It was wanted all the while.
     turned_away.wait_for(|count| *count > 1).await.or_fail()?;
-    store.commit(put("a", "last")).await?;
-    Ok(())
+    // Whoever waits for an answer gets it, also if the store is closed meanwhile.
+    server.pause(0).or_fail()?;
+    let pause = Duration::from_millis(200);
+    let writing = store.clone();
+    let write = tokio::spawn(async move { writing.commit(put("a", "last")).await });
+    tokio::time::sleep(pause).await;
+    let closing = tokio::spawn(async move { store.close().await });
+    tokio::time::sleep(pause).await;
+    server.resume(0).or_fail()?;
+    write.await.or_fail()??;
+    closing.await.or_fail()
 }

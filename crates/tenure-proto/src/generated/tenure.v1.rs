@@ -406,7 +406,8 @@ pub struct WatchRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchResponse {
-    /// Everything up to this revision has been told.
+    /// Everything up to this revision has been told. While nothing that is watched happens and other things do,
+    /// there is a message without events now and then.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     #[prost(message, repeated, tag = "2")]

@@ -5,6 +5,7 @@ mod asking;
 mod grounds;
 mod in_time;
 mod leases;
+pub(crate) mod marks;
 mod objects;
 mod reap;
 mod records;

@@ -75,17 +75,17 @@ impl View {
     /// The part of a watch of leases that the caller may see. A coordinator over the wire has one watch
     /// for all that it waits for, and waits for nothing that its caller may not hold.
     fn seen(&self, watch: Watch) -> Watch {
-        let (start, caller) = (watch.start(), self.caller.clone());
+        let caller = self.caller.clone();
         let may_see = move |event: &&Event| caller.may(Action::LeasesRead, &about(&event.key().id));
-        let seen = watch.filter_map(move |batch| {
+        let seen = move |batch: tenure::Result<Arc<Batch>>| {
             let seen = batch.map(|batch| {
                 let events: Vec<_> = batch.events.iter().filter(&may_see).cloned().collect();
                 let revision = batch.revision;
                 (!events.is_empty()).then(|| Arc::new(Batch { revision, events }))
             });
             std::future::ready(seen.transpose())
-        });
-        Watch::new(start, seen.boxed())
+        };
+        watch.through(|watch| watch.filter_map(seen).boxed())
     }
 
     pub(super) fn may_read(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Fault> {

@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answers, exchange, until_leaving, view};
 use crate::Fault;
+use crate::api::marks::{Told, marked};
 use crate::api::{Api, View};
 use crate::limits::Use;
 
@@ -85,9 +86,10 @@ impl Store for Service {
         let room = view.take(Use::Stream)?;
         let (watch, grounds) = view.watch(&WatchRequest::from(request.into_inner())).await?;
         let first = v1::WatchResponse { revision: watch.start(), events: Vec::new() };
-        let batches = watch.map(|batch| match batch {
-            Ok(batch) => Ok((&*batch).into()),
-            Err(error) => Err(Fault::from(error).into()),
+        let batches = marked(watch).map(|told| match told {
+            Told::Happened(Ok(batch)) => Ok((&*batch).into()),
+            Told::Happened(Err(error)) => Err(Fault::from(error).into()),
+            Told::UpTo(revision) => Ok(v1::WatchResponse { revision, events: Vec::new() }),
         });
         let first = futures::stream::once(futures::future::ready(Ok(first)));
         Ok(Response::new(until_leaving(grounds, room, first.chain(batches))))

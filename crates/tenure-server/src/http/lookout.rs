@@ -21,6 +21,7 @@ use super::views::cause;
 use super::{poll, sse};
 use crate::Fault;
 use crate::api::Api;
+use crate::api::marks::{Told, marked};
 use crate::limits::Use;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -97,8 +98,11 @@ async fn watch(
     let (watch, grounds) = asker.view.watch_lease_batches(&params.prefix, after).await?;
     let start = sse::event("start", &Done {});
     let revision = watch.start();
-    let commits = watch.map(|batch| {
-        let batch = batch?;
+    let commits = marked(watch).map(|told| {
+        let batch = match told {
+            Told::Happened(batch) => batch?,
+            Told::UpTo(revision) => return Ok(sse::Told::nothing(revision)),
+        };
         let events = batch.events.iter().map(event).collect();
         Ok(sse::Told { revision: batch.revision, events })
     });
@@ -139,7 +143,7 @@ async fn poll(
     let (mut watch, grounds) = asker.view.watch_lease_batches(prefix, after).await?;
     let batches = poll::gather(asker, wait, &mut watch).await?;
     grounds.still()?;
-    let revision = batches.last().map_or(watch.start(), |batch| batch.revision);
+    let revision = watch.told();
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(view));
     let revision = resumes(asker).then_some(revision);
     Ok(ok(&HappenedAll { revision, events: events.collect() }))

@@ -33,9 +33,17 @@ pub(super) struct Told {
     pub(super) events: Vec<Event>,
 }
 
+impl Told {
+    /// Nothing of interest, up to this revision.
+    pub(super) fn nothing(revision: u64) -> Self {
+        Self { revision, events: Vec::new() }
+    }
+}
+
 /// A watch as events. Where a client can go on from what it heard, its start and the last event of every
 /// commit have the revision as their id, which comes back as `Last-Event-ID`: whoever breaks off within
-/// a commit hears all of it again.
+/// a commit hears all of it again. Where nothing happened there is an id alone, which clients of such streams
+/// remember and tell nobody.
 pub(super) fn watched(
     start: Event,
     revision: u64,
@@ -47,8 +55,10 @@ pub(super) fn watched(
     let events = commits.flat_map(move |told| {
         let events: Vec<Result<Event, Fault>> = match told {
             Ok(Told { revision, mut events }) => {
-                let id = |last: Event| if resumes { last.id(revision.to_string()) } else { last };
-                let last = events.pop().map(id);
+                let last = match (events.pop(), resumes) {
+                    (last, true) => Some(last.unwrap_or_default().id(revision.to_string())),
+                    (last, false) => last,
+                };
                 events.into_iter().chain(last).map(Ok).collect()
             }
             Err(fault) => vec![Err(fault)],

@@ -18,6 +18,7 @@ use super::views::{BatchView, EventView, StartView};
 use super::{poll, sse};
 use crate::Fault;
 use crate::api::Api;
+use crate::api::marks::{Told, marked};
 use crate::limits::Use;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -49,8 +50,11 @@ async fn watch(
     let (watch, grounds) = asker.view.watch(&request).await?;
     let start = sse::event("start", &StartView { revision: watch.start() });
     let revision = watch.start();
-    let commits = watch.map(|batch| {
-        let batch = batch?;
+    let commits = marked(watch).map(|told| {
+        let batch = match told {
+            Told::Happened(batch) => batch?,
+            Told::UpTo(revision) => return Ok(sse::Told::nothing(revision)),
+        };
         let events = vec![sse::event("batch", &BatchView::from(&*batch))];
         Ok(sse::Told { revision: batch.revision, events })
     });
@@ -64,7 +68,7 @@ async fn poll(asker: &Asker, request: &WatchRequest, wait: Duration) -> Result<R
     let (mut watch, grounds) = asker.view.watch(request).await?;
     let batches = poll::gather(asker, wait, &mut watch).await?;
     grounds.still()?;
-    let revision = batches.last().map_or(watch.start(), |batch| batch.revision);
+    let revision = watch.told();
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(EventView::from));
     Ok(ok(&BatchView { revision, events: events.collect() }))
 }

@@ -46,6 +46,11 @@ impl LeaseWatch {
     pub fn start(&self) -> u64 {
         self.watch.start()
     }
+
+    /// Everything up to this revision has been told: a watch after it goes on where this one is.
+    pub fn told(&self) -> u64 {
+        self.watch.told()
+    }
 }
 
 impl Stream for LeaseWatch {

@@ -36,7 +36,6 @@ impl Closing {
 
     /// The same watch, which ends with the handle once there is nothing left to tell.
     pub(super) fn ends(&self, watch: Watch, backend: &'static str) -> Watch {
-        let start = watch.start();
         let told = self.0.subscribe();
         let next = move |running: Option<(Watch, watch::Receiver<bool>)>| async move {
             let (mut watch, mut told) = running?;
@@ -50,7 +49,7 @@ impl Closing {
             let running = batch.is_ok().then_some((watch, told));
             Some((batch, running))
         };
-        Watch::new(start, stream::unfold(Some((watch, told)), next).boxed())
+        watch.through(|watch| stream::unfold(Some((watch, told)), next).boxed())
     }
 }
 

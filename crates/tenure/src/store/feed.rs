@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::stream::{self, StreamExt};
 use tokio::sync::watch as signal;
 
-use super::{Batch, Watch, WatchRequest};
+use super::{Batch, Progress, Watch, WatchRequest};
 use crate::{Error, Result};
 
 /// Batches handed to a watcher per look into the ring.
@@ -182,12 +182,14 @@ impl Feed {
                 format!("the store is at revision {head}; it may have been restored from a backup"),
             ));
         }
+        let progress = Progress::new(start);
         let cursor = Cursor {
             feed: Arc::clone(self),
             head: self.head.subscribe(),
             request: request.clone(),
             history,
             after: start,
+            progress: progress.clone(),
             ready: VecDeque::new(),
             ended: false,
         };
@@ -199,7 +201,7 @@ impl Feed {
             cursor.ended = item.is_err();
             Some((item, cursor))
         });
-        Ok(Watch::new(start, stream.boxed()))
+        Ok(Watch::with_progress(start, progress, stream.boxed()))
     }
 }
 
@@ -209,6 +211,7 @@ struct Cursor {
     request: WatchRequest,
     history: Option<Arc<dyn History>>,
     after: u64,
+    progress: Progress,
     ready: VecDeque<Arc<Batch>>,
     ended: bool,
 }
@@ -219,6 +222,7 @@ impl Cursor {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(batch);
             }
+            self.progress.reach(self.after);
             // Marked before looking: a batch published in between wakes the wait below.
             self.head.mark_unchanged();
             match self.feed.look(self.after) {
@@ -264,6 +268,8 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::Key;
     use crate::store::{Cause, Event};
@@ -282,6 +288,29 @@ mod tests {
             let rest = self.0.iter().filter(|b| b.revision > after);
             Ok(rest.take(limit.min(3)).cloned().collect())
         }
+    }
+
+    #[tokio::test]
+    async fn a_watch_of_something_quiet_knows_how_far_it_has_come() {
+        let feed = Arc::new(Feed::new(0, FeedLimits { batches: 4, bytes: usize::MAX }));
+        let quiet = || WatchRequest::kind("quiet");
+        let mut watch = feed.watch(&quiet(), None).unwrap();
+        for revision in 1..=20 {
+            feed.publish([batch(revision, if revision == 15 { "quiet" } else { "busy" })]);
+            if revision == 15 {
+                // What is ready has not been told.
+                assert_eq!(watch.told(), 14);
+                assert_eq!(watch.next().await.unwrap().unwrap().revision, 15);
+                assert_eq!(watch.told(), 15);
+            }
+            assert!(watch.next().now_or_never().is_none());
+            assert_eq!(watch.told(), revision);
+        }
+        // History behind what it was told last is gone, and it can go on all the same.
+        assert!(feed.watch(&quiet().after(15), None).unwrap().next().await.unwrap().is_err());
+        let mut resumed = feed.watch(&quiet().after(watch.told()), None).unwrap();
+        feed.publish([batch(21, "quiet")]);
+        assert_eq!(resumed.next().await.unwrap().unwrap().revision, 21);
     }
 
     #[tokio::test]

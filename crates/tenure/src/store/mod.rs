@@ -57,5 +57,5 @@ pub use query::{IdRange, Page, Query};
 pub use retry::RetryPolicy;
 pub use selector::{Requirement, Selector};
 pub use typed::{Codec, Json, ObjectMeta, Protobuf, Typed};
-pub use watch::{Batch, Cause, Event, Watch, WatchRequest};
+pub use watch::{Batch, Cause, Event, Progress, Watch, WatchRequest};
 pub use writers::{WRITER_LEVEL, check_writer};

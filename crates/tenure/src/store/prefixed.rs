@@ -261,7 +261,7 @@ impl Backend for Prefixed {
         let mut inner = request.clone();
         inner.prefix.insert_str(0, &self.view.prefix);
         let watch = self.inner.watch(&inner).await.map_err(|e| self.view.outside_error(e))?;
-        let (start, view) = (watch.start(), self.view.clone());
+        let view = self.view.clone();
         let ours = move |batch: Result<Arc<Batch>>| {
             let ours = match batch {
                 Ok(batch) => view.outside_batch(&batch).map(Ok),
@@ -269,7 +269,7 @@ impl Backend for Prefixed {
             };
             std::future::ready(ours)
         };
-        Ok(Watch::new(start, watch.filter_map(ours).boxed()))
+        Ok(watch.through(|watch| watch.filter_map(ours).boxed()))
     }
 
     /// Others use the rest.

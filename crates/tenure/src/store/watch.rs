@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use futures::stream::{BoxStream, Stream, StreamExt};
@@ -120,32 +121,87 @@ impl WatchRequest {
     }
 }
 
+/// How far a watch has come, shared by whoever feeds it and whoever reads it.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// A watch that begins behind this revision.
+    pub fn new(start: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(start)))
+    }
+
+    /// Everything that the watch wants up to this revision has been handed out.
+    pub fn reach(&self, revision: u64) {
+        self.0.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A running watch: a stream of batches. It survives reconnects by itself and ends after an error,
 /// of which [`crate::Error::Compacted`] is the one to expect.
+///
+/// To go on later, watch after [`Watch::told`].
 ///
 /// Keep the store for as long as you watch: closing it ends the watch with
 /// [`crate::Error::Unavailable`], and so does dropping the last handle on most backends.
 pub struct Watch {
     start: u64,
+    progress: Progress,
     stream: BoxStream<'static, Result<Arc<Batch>>>,
+    has_ended: bool,
 }
 
 impl Watch {
     /// A watch that sees everything after `start`.
     pub fn new(start: u64, stream: BoxStream<'static, Result<Arc<Batch>>>) -> Self {
-        Self { start, stream }
+        Self::with_progress(start, Progress::new(start), stream)
+    }
+
+    /// The same for whoever knows of changes that the watch does not want: it says so by `progress`, once
+    /// everything before has been handed out.
+    pub fn with_progress(
+        start: u64,
+        progress: Progress,
+        stream: BoxStream<'static, Result<Arc<Batch>>>,
+    ) -> Self {
+        Self { start, progress, stream, has_ended: false }
+    }
+
+    /// The same watch, seen through something that hands on at once what it hands on at all.
+    #[must_use]
+    pub fn through(
+        self,
+        what: impl FnOnce(Self) -> BoxStream<'static, Result<Arc<Batch>>>,
+    ) -> Self {
+        let (start, progress) = (self.start, self.progress.clone());
+        Self::with_progress(start, progress, what(self))
+    }
+
+    /// The same watch, which keeps something for as long as it is there itself.
+    #[must_use]
+    pub fn keeping(self, kept: impl Send + 'static) -> Self {
+        self.through(|watch| {
+            let kept = watch.inspect(move |_| {
+                let _kept = &kept;
+            });
+            kept.boxed()
+        })
     }
 
     /// The same watch, with something looked after each time it is polled: a task that it depends on
     /// and that may have gone with its runtime.
     #[must_use]
     pub fn tended(mut self, mut tend: impl FnMut() + Send + 'static) -> Self {
-        let start = self.start;
+        let (start, progress) = (self.start, self.progress.clone());
         let stream = futures::stream::poll_fn(move |cx| {
             tend();
             self.stream.as_mut().poll_next(cx)
         });
-        Self::new(start, stream.boxed())
+        Self::with_progress(start, progress, stream.boxed())
     }
 
     /// The revision behind which this watch began. A list read after the watch was opened needs no
@@ -154,9 +210,17 @@ impl Watch {
         self.start
     }
 
-    /// The next batch; `None` only after an error was returned.
+    /// Everything that this watch wants up to this revision has been told: a watch after it goes on where
+    /// this one is. It is ahead of the last batch where other things have changed since, as far as the
+    /// backend says so, and stays that of the last batch where not. So whoever watches something quiet and
+    /// comes back after this revision finds history still there that is gone behind the last batch.
+    pub fn told(&self) -> u64 {
+        self.progress.get()
+    }
+
+    /// The next batch; `None` only after an error was returned, and from then on.
     pub async fn next(&mut self) -> Option<Result<Arc<Batch>>> {
-        self.stream.next().await
+        StreamExt::next(self).await
     }
 }
 
@@ -164,12 +228,39 @@ impl Stream for Watch {
     type Item = Result<Arc<Batch>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.stream.as_mut().poll_next(cx)
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let next = std::task::ready!(self.stream.as_mut().poll_next(cx));
+        self.has_ended = next.is_none();
+        if let Some(Ok(batch)) = &next {
+            self.progress.reach(batch.revision);
+        }
+        Poll::Ready(next)
     }
 }
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watch").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[tokio::test]
+    async fn a_watch_that_has_ended_stays_so() {
+        let told = |ended: bool| async move {
+            (!ended).then(|| (Err(Error::unavailable("memory", "it went away")), true))
+        };
+        let mut watch = Watch::new(7, futures::stream::unfold(false, told).boxed());
+        assert!(matches!(watch.next().await, Some(Err(_))));
+        for _ in 0..3 {
+            assert!(watch.next().await.is_none());
+        }
+        assert_eq!(watch.told(), 7);
     }
 }

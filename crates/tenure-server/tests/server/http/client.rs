@@ -144,6 +144,17 @@ pub(crate) struct Event {
 impl Events {
     /// The next event; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = self.told().await?;
+            // A mark is told to nobody.
+            if !event.name.is_empty() {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The next event, or a mark, which has an id alone.
+    pub(crate) async fn told(&mut self) -> Option<Event> {
         tokio::time::timeout(PATIENCE, self.read()).await.expect("an event in time")
     }
 
@@ -180,5 +191,5 @@ fn parse(block: &str) -> Option<Event> {
             _ => {}
         }
     }
-    (!event.name.is_empty()).then_some(event)
+    (!event.name.is_empty() || !event.id.is_empty()).then_some(event)
 }

@@ -14,6 +14,7 @@ super::over_both!(
     a_stream_tells_what_went_away_and_why,
     a_poll_waits_for_what_happens_and_goes_on_from_there,
     a_poll_is_answered_with_nothing_when_its_wait_is_over,
+    a_stream_of_something_quiet_is_told_how_far_it_has_come,
     streams_and_polls_end_when_the_server_leaves,
     prefixes_and_kinds_are_kept_apart,
     a_stream_of_leases_goes_on_where_it_stopped,
@@ -122,6 +123,24 @@ async fn a_poll_is_answered_with_nothing_when_its_wait_is_over(place: Place) {
     let path = format!("/v1/watch?kind=job&after={revision}&wait_ms=20");
     assert_eq!(client.get(&path).await.of(200).body, nothing);
     assert_eq!(client.get("/v1/watch?kind=job&wait_ms=0").await.of(200).body, nothing);
+}
+
+async fn a_stream_of_something_quiet_is_told_how_far_it_has_come(place: Place) {
+    let client = place.client();
+    let start = put(client, "1").await;
+    for path in ["/v1/watch?kind=job", "/v1/leases/watch"] {
+        let mut events = client.stream(path, &[]).await;
+        events.expect("start").await;
+        let other = client.put("/v1/objects/other/a", json!({"payload": path})).await.of(200);
+        let other = other.body["revision"].as_u64();
+        let mark = events.told().await.unwrap();
+        assert_eq!((mark.name.as_str(), mark.id.parse().ok()), ("", other), "{mark:?}");
+        // So is a poll, at once.
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let poll = format!("{path}{separator}after={start}&wait_ms=20");
+        let told = client.get(&poll).await.of(200).body;
+        assert_eq!(told, json!({"revision": other, "events": []}));
+    }
 }
 
 async fn streams_and_polls_end_when_the_server_leaves(place: Place) {
