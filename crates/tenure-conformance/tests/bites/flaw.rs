@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
-    Backend, Batch, Capabilities, Commit, Committed, Event, Expect, Page, Put, Query, Touch,
-    Touched, Watch, WatchRequest, Write, WriteResult, Written,
+    Backend, Batch, Capabilities, Commit, Committed, Event, Expect, Page, Progress, Put, Query,
+    Touch, Touched, Watch, WatchRequest, Write, WriteResult, Written,
 };
 use tenure::{Error, Key, Object, Result};
 
@@ -57,6 +57,8 @@ pub(crate) enum Flaw {
     WatchIgnoresPrefix,
     /// A watch from the past starts now.
     WatchStartsNow,
+    /// It says that it has told what it has not.
+    WatchClaimsTooMuch,
     /// Objects live twice as long as granted.
     LivesTooLong,
     /// Objects live half as long as granted.
@@ -346,16 +348,21 @@ impl Backend for Broken {
         let flaw = self.flaw;
         let watch = self.inner.watch(&request).await?;
         let start = watch.start();
+        let progress = Progress::new(start);
+        let claimed = progress.clone();
         let mut count = 0u64;
         let told = watch.flat_map(move |batch| {
             count += 1;
+            if let (Flaw::WatchClaimsTooMuch, Ok(batch)) = (flaw, &batch) {
+                claimed.reach(batch.revision + 3);
+            }
             let batches = match batch {
                 Ok(batch) => distort(flaw, count, &batch).into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error)],
             };
             futures::stream::iter(batches)
         });
-        Ok(Watch::new(start, told.boxed()))
+        Ok(Watch::with_progress(start, progress, told.boxed()))
     }
 }
 

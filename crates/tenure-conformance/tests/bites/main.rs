@@ -64,6 +64,7 @@ const TEETH: &[(Flaw, &[&str])] = &[
     ),
     (Flaw::WatchHidesDeletes, &["a_watch_tells_changes_in_order"]),
     (Flaw::WatchIgnoresPrefix, &["a_watch_keeps_to_its_kind_and_prefix"]),
+    (Flaw::WatchClaimsTooMuch, &["a_watch_resumes_where_it_was_dropped"]),
     (Flaw::WatchStartsNow, &["a_watch_starts_at_any_revision", "a_watch_of_the_future_is_refused"]),
     (
         Flaw::LivesTooLong,
