@@ -167,7 +167,8 @@ impl Deaf {
         let store = store.with_clock(Arc::new(clock.clone()), SystemRandom::shared());
         let here = Coordinator::builder(store).name("here").start().unwrap();
         let (dropped, works) = oneshot::channel::<()>();
-        let works = Mutex::new(Some(works));
+        let (begins, begun) = oneshot::channel::<()>();
+        let works = Mutex::new(Some((begins, works)));
         let patience = Patience { stop: Duration::from_secs(3600), ..Patience::default() };
         let gate = Gate::new(&here, "deaf/loop".parse().unwrap())
             .terms(Terms::new().ttl(Duration::from_secs(30)))
@@ -175,12 +176,17 @@ impl Deaf {
             .work("deaf", move |_term| {
                 let works = works.lock().unwrap_or_else(PoisonError::into_inner).take();
                 async move {
-                    let _works = works;
+                    let _works = works.map(|(begins, works)| {
+                        let _ = begins.send(());
+                        works
+                    });
                     std::future::pending::<()>().await;
                 }
             });
         let mut running = Running::start(gate);
         running.until(GateState::Holding).await;
+        // A loop that is told to stop before it was polled once never begins, and is not dropped either.
+        timeout(BOUND, begun).await.expect("the loop begins").unwrap();
         Self { running, plan, clock, dropped }
     }
 
