@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::stream::{self, Stream, StreamExt as _};
 use tenure::lease::LeaseWatch;
 use tenure::store::Watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 /// Short beside the time that a busy store keeps its history for, long beside what a mark costs.
 const MARK_EVERY: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub(crate) enum Told<T> {
 
 /// A watch with marks.
 pub(crate) fn marked<W: Tells>(watch: W) -> impl Stream<Item = Told<W::Item>> + Send {
-    let mut marks = tokio::time::interval_at(Instant::now() + MARK_EVERY, MARK_EVERY);
+    let mut marks = tokio::time::interval(MARK_EVERY);
     marks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let known = watch.start();
     stream::unfold((watch, marks, known), |(mut watch, mut marks, mut known)| async move {
