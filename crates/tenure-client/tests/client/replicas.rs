@@ -132,10 +132,11 @@ async fn quiet_watch() -> Outcome {
     let (a, b) = (Serving::start(store.clone()), Serving::start(store.clone()));
     let client = connect(&format!("http://{},{}", a.address, b.address)).await?;
     let mut watch = client.watch(&WatchRequest::kind("quiet")).await?;
+    let mut busy = client.watch(&WatchRequest::kind("busy")).await?;
     for n in 0..KEPT * 4 {
         store.commit(Put::new(Key::new("busy", n.to_string()), "x")).await?;
         // The server keeps up.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        busy.next().await.ok_or_else(|| Failure::new("the busy watch ended"))??;
     }
     let start = client.watch(&WatchRequest::kind("quiet").after(watch.start())).await;
     let gone = async { start?.next().await.transpose() };
@@ -155,8 +156,10 @@ async fn quiet_watch() -> Outcome {
         return Err(Failure::new(format!("it is at {} of {last}", watch.told())));
     }
     // The one it watches at goes without a word, and nothing was ever told from there.
+    let address = a.address;
     drop(a);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let is_gone = || async { Ok(TcpStream::connect(address).await.is_err()) };
+    eventually("the server is gone", is_gone).await?;
     store.commit(Put::new(Key::new("quiet", "a"), "x")).await?;
     let batch = tokio::time::timeout(Duration::from_secs(20), watch.next()).await;
     let batch = batch.map_err(|_| Failure::new("nothing is told"))?;

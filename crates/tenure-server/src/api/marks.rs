@@ -16,25 +16,16 @@ const MARK_EVERY: Duration = Duration::from_secs(5);
 
 /// A watch that knows how far it has come.
 pub(crate) trait Tells: Stream + Unpin + Send + 'static {
-    fn start(&self) -> u64;
     fn told(&self) -> u64;
 }
 
 impl Tells for Watch {
-    fn start(&self) -> u64 {
-        self.start()
-    }
-
     fn told(&self) -> u64 {
         self.told()
     }
 }
 
 impl Tells for LeaseWatch {
-    fn start(&self) -> u64 {
-        self.start()
-    }
-
     fn told(&self) -> u64 {
         self.told()
     }
@@ -51,7 +42,7 @@ pub(crate) enum Told<T> {
 pub(crate) fn marked<W: Tells>(watch: W) -> impl Stream<Item = Told<W::Item>> + Send {
     let mut marks = tokio::time::interval(MARK_EVERY);
     marks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let known = watch.start();
+    let known = watch.told();
     stream::unfold((watch, marks, known), |(mut watch, mut marks, mut known)| async move {
         loop {
             tokio::select! {
