@@ -196,11 +196,13 @@ impl Context {
     /// How much later than computed an expiry may be seen: the store's clock counts in steps, and
     /// where each observer keeps its own, it starts counting at its first sight.
     pub(crate) fn slack(&self) -> Duration {
-        let ttl = self.caps().ttl.map_or(Duration::ZERO, |ttl| ttl.granularity);
-        let observer = match self.caps().expiry_clock {
-            ExpiryClock::Observer => self.ttl(),
-            _ => Duration::ZERO,
-        };
+        let mut ttl = self.caps().ttl.map_or(Duration::ZERO, |ttl| ttl.granularity);
+        let mut observer = Duration::ZERO;
+        match self.caps().expiry_clock {
+            ExpiryClock::Observer => observer = self.ttl(),
+            ExpiryClock::Server => ttl *= self.inner.stretch,
+            _ => {}
+        }
         match self.is_manual() {
             // A clock that moves only when told leaves room for the millisecond that has begun.
             true => observer + Duration::from_millis(1),
@@ -231,6 +233,18 @@ impl Context {
         while let Some(left) = instant.checked_sub(self.uptime()).filter(|left| !left.is_zero()) {
             self.pass(left).await;
         }
+    }
+
+    /// Lets this object's life pass, which ends then. A server that ends lives by a timer of its own may
+    /// be too busy to keep to it; that is told as late.
+    pub(crate) async fn outlive(&self, key: &Key, ends: Duration) -> Result<(), Failure> {
+        self.pass_until(ends + self.slack()).await;
+        if self.caps().expiry_clock != ExpiryClock::Server {
+            return Ok(());
+        }
+        let left = self.store().get(key).await?;
+        ensure_in_time!(left.is_none(), "still there after its life: {left:?}");
+        Ok(())
     }
 
     /// Steps the wall clock and nothing else, where that is possible.

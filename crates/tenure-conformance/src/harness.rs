@@ -37,6 +37,16 @@ use crate::{
 /// The argument that makes the test binary a worker.
 const WORKER: &str = "--tenure-worker";
 
+/// Whether everything is to be run, however long it takes: what `./test --long` sets.
+pub fn is_long() -> bool {
+    std::env::var_os("TENURE_TEST_LONG").is_some()
+}
+
+/// How often to repeat something: so often before a landing, and so often in `./test --long`.
+pub fn rounds(landing: u32, long: u32) -> u32 {
+    if is_long() { long } else { landing }
+}
+
 /// Opens the store of a specification that the backend's tests made up.
 pub type OpenSpec = fn(String) -> BoxFuture<'static, tenure::Result<Store>>;
 

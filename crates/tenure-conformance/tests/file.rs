@@ -1,4 +1,4 @@
-//! The whole suite on the file store, killed and frozen holders, then two hundred kills.
+//! The whole suite on the file store, killed and frozen holders, then kills at random moments.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +7,6 @@ use tenure::clock::ManualClock;
 use tenure::store::file::FileStore;
 use tenure_conformance::crash::kill_rounds;
 use tenure_conformance::{Subject, harness, holders};
-
-const ROUNDS: u32 = 200;
 
 fn main() {
     harness::main(
@@ -29,7 +27,7 @@ fn main() {
                     Box::pin(opened) as futures::future::BoxFuture<'static, _>
                 });
                 let subject = Subject { worker: Some(worker), ..Subject::new(open) };
-                kill_rounds(&subject, ROUNDS, 7).await
+                kill_rounds(&subject, harness::rounds(30, 200), 7).await
             });
         },
     )

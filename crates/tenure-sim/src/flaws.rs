@@ -1,6 +1,6 @@
 //! Every mistake that can be made on purpose, and the guarantee that it breaks.
 
-use tenure::lease::Flaw;
+use tenure::flaws::Flaw;
 
 use crate::history::Guarantee;
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
-use tenure::lease::Flaw;
+use tenure::flaws::Flaw;
 use tenure_sim::{Outcome, Settings, report};
 
 /// Simulates leases in a world where everything goes wrong, and checks what was guaranteed.

@@ -36,6 +36,7 @@ pub struct Outcome {
 /// Runs a seed.
 pub fn run(seed: u64, settings: Settings) -> Outcome {
     quiet_panics();
+    tenure::flaws::plant(settings.flaw);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

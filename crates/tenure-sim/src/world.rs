@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::lease::{Coordinator, EndLabels, Flaw, LeaseMetrics, Options, Owner};
+use tenure::flaws::Flaw;
+use tenure::lease::{Coordinator, EndLabels, LeaseMetrics, Owner};
 use tenure::random::SeededRandom;
 use tenure::store::Store;
 use tenure::{Error, Result};
@@ -139,13 +140,11 @@ impl World {
         let store = Store::new(link)
             .with_clock(Arc::clone(&process.clock) as _, Arc::new(random))
             .with_timeout(Duration::from_millis(self.plan.timeout));
-        let options = Options { flaw: self.settings.flaw, ..Options::default() };
         let metrics = LeaseMetrics::default();
         let who = process.owner.to_string();
         self.metrics.lock().unwrap_or_else(PoisonError::into_inner).push((who, metrics.clone()));
         Coordinator::builder(store)
             .owner(process.owner.clone())
-            .options(options)
             .metrics(metrics)
             .spawn_on(Arc::new(Home(Arc::clone(process))))
             .start()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tenure::lease::Flaw;
+use tenure::flaws::Flaw;
 use tenure_sim::{Settings, check, flaws, report, run};
 
 /// Runs these seeds on both cores; the report of the first that fails.
@@ -28,9 +28,11 @@ fn first_failure(seeds: std::ops::Range<u64>) -> Option<String> {
     })
 }
 
+/// A hundred seeds before a landing, and two thousand in `./test --long`.
 #[test]
-fn five_hundred_seeds_hold() {
-    if let Some(report) = first_failure(0..500) {
+fn seeds_hold() {
+    let seeds = if std::env::var_os("TENURE_TEST_LONG").is_some() { 2_000 } else { 100 };
+    if let Some(report) = first_failure(0..seeds) {
         panic!("{report}");
     }
 }

@@ -130,7 +130,7 @@ impl Postgres {
             .arg(self.data())
             .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-k"])
             .arg(self.folder())
-            .args(["-c", "max_connections=200"])
+            .args(["-c", "max_connections=500"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);

@@ -33,6 +33,10 @@
 
 pub mod clock;
 mod error;
+#[cfg(not(feature = "flaws"))]
+mod flaws;
+#[cfg(feature = "flaws")]
+pub mod flaws;
 pub mod gate;
 pub mod lease;
 mod limits;

@@ -54,6 +54,7 @@ async fn a_touch_starts_the_life_anew(ctx: Context) -> Result<(), Failure> {
     let mut begun = ctx.uptime();
     let mut revision = put(ctx.store(), Put::new(kept.clone(), "v").ttl(life)).await?.revision;
     put(ctx.store(), Put::new(left.clone(), "v").ttl(life)).await?;
+    let left_ends = ctx.uptime() + life;
     let mut ends = Duration::ZERO;
     for _ in 0..3 {
         ctx.pass(life / 2).await;
@@ -66,10 +67,11 @@ async fn a_touch_starts_the_life_anew(ctx: Context) -> Result<(), Failure> {
         revision = touched.revision;
         ends = ctx.uptime() + touched.ttl;
     }
+    ctx.outlive(&left, left_ends).await?;
     ensure_eq!(ctx.store().get(&left).await?, None, "the object that nobody touched");
     let object = existing(ctx.store(), &kept).await?;
     ensure_eq!((object.version, object.revision), (1, revision));
-    ctx.pass_until(ends + ctx.slack()).await;
+    ctx.outlive(&kept, ends).await?;
     ensure_eq!(ctx.store().get(&kept).await?, None, "after the last life");
     Ok(())
 }
@@ -155,7 +157,7 @@ async fn a_touch_revives_nothing(ctx: Context) -> Result<(), Failure> {
     let key = ctx.key("one");
     let gone = put(ctx.store(), Put::new(key.clone(), "v").ttl(ctx.ttl())).await?;
     let ends = ctx.uptime() + gone.ttl.unwrap_or_default();
-    ctx.pass_until(ends + ctx.slack()).await;
+    ctx.outlive(&key, ends).await?;
     let late = touch_one(&ctx, touch(&key, gone.revision, ctx.ttl())).await?;
     ensure_eq!(refused(late)?.code(), "not_found");
     ensure_eq!(ctx.store().get(&key).await?, None);

@@ -101,8 +101,9 @@ async fn mortal(ctx: &Context, write: Put) -> Result<(Duration, WriteResult, Dur
 
 /// Writes an object with a short life and lets it pass.
 async fn expired(ctx: &Context, write: Put) -> Result<WriteResult, Failure> {
+    let key = write.key.clone();
     let (_, result, after) = mortal(ctx, write).await?;
-    ctx.pass_until(after + result.ttl.unwrap_or_default() + ctx.slack()).await;
+    ctx.outlive(&key, after + result.ttl.unwrap_or_default()).await?;
     Ok(result)
 }
 
@@ -123,7 +124,7 @@ async fn an_object_lives_as_long_as_it_was_granted(ctx: Context) -> Result<(), F
             let left = granted - age;
             ctx.pass((left / 2).clamp(STEP, Duration::from_millis(50))).await;
         }
-        ctx.pass_until(after + granted + ctx.slack()).await;
+        ctx.outlive(&key, after + granted).await?;
         ensure_eq!(ctx.store().get(&key).await?, None, "the object after its life");
     }
     Ok(())
@@ -338,7 +339,10 @@ async fn many_objects_expire_together(ctx: Context) -> Result<(), Failure> {
     });
     let written = futures::future::try_join_all(writes).await?;
     let last = written.iter().map(|(_, result, after)| *after + result.ttl.unwrap_or_default());
-    ctx.pass_until(last.max().unwrap_or_default() + ctx.slack()).await;
+    let last = last.max().unwrap_or_default();
+    for n in 0..MANY {
+        ctx.outlive(&ctx.key(&n.to_string()), last).await?;
+    }
     ensure_eq!(ctx.store().list_all(&Query::new(&kind)).await?.len(), 0, "objects left");
     let (mut begun, mut ended) = (0, std::collections::BTreeSet::new());
     while ended.len() < MANY {
@@ -365,7 +369,7 @@ async fn stepped_wall_clocks_change_nothing(ctx: Context) -> Result<(), Failure>
         ctx.step_wall(step);
         let left = existing(ctx.store(), &key).await?.expires_in.unwrap_or_default();
         ensure!(left <= granted && left >= granted / 4, "{left:?} left of {granted:?}");
-        ctx.pass_until(before + granted + ctx.slack()).await;
+        ctx.outlive(&key, before + granted).await?;
         ctx.step_wall(-step * 2);
         ensure_eq!(ctx.store().get(&key).await?, None, "after its life");
     }

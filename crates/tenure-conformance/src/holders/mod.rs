@@ -24,6 +24,8 @@ use tenure::store::Reach;
 use tokio::time::timeout;
 
 use crate::context::Context;
+#[cfg(feature = "harness")]
+use crate::harness::rounds;
 use crate::{Failure, Subject};
 use crew::Crew;
 use holder::Hold;
@@ -33,13 +35,6 @@ use verify::{Books, most_at_once};
 
 /// The life of a lease: short, because most rounds wait for one to end.
 const LIFE: Duration = Duration::from_millis(700);
-/// Enough for every kind of disturbance to come twice.
-#[cfg(feature = "harness")]
-const ROUNDS: u32 = 14;
-#[cfg(feature = "harness")]
-const ROUNDS_OF_SLOTS: u32 = 10;
-#[cfg(feature = "harness")]
-const ROUNDS_OF_GATES: u32 = 12;
 /// The whole ordeal has an end, whatever hangs.
 const AT_LONGEST: Duration = Duration::from_secs(120);
 
@@ -136,11 +131,12 @@ pub async fn run(subject: &Subject, ordeal: &Ordeal) -> Result<Account, Failure>
 
 /// Adds the ordeals of a store that several processes can use: on a scope, on two slots, and of gates.
 /// Each has a store of its own, so that none waits for another's frozen processes.
+/// Every kind of disturbance comes once before a landing, and twice in the long run.
 #[cfg(feature = "harness")]
 pub fn add(trials: &mut crate::harness::Trials, name: &str, spec: impl Fn(&str) -> String) {
     let subject = trials.subject(spec("holders_of_a_scope"));
     trials.test(format!("{name}::holders_of_a_scope_endure"), move || async move {
-        let account = run(&subject, &Ordeal::on_a_scope(ROUNDS, 1)).await?;
+        let account = run(&subject, &Ordeal::on_a_scope(rounds(7, 14), 1)).await?;
         eprintln!("holders of a scope: {account}");
         Ok(())
     });
@@ -153,7 +149,7 @@ pub fn add(trials: &mut crate::harness::Trials, name: &str, spec: impl Fn(&str) 
 pub fn add_slots(trials: &mut crate::harness::Trials, name: &str, spec: String) {
     let subject = trials.subject(spec);
     trials.test(format!("{name}::holders_of_slots_endure"), move || async move {
-        let account = run(&subject, &Ordeal::on_two_slots(ROUNDS_OF_SLOTS, 2)).await?;
+        let account = run(&subject, &Ordeal::on_two_slots(rounds(5, 10), 2)).await?;
         eprintln!("holders of slots: {account}");
         Ok(())
     });
@@ -164,7 +160,7 @@ pub fn add_slots(trials: &mut crate::harness::Trials, name: &str, spec: String) 
 pub fn add_gates(trials: &mut crate::harness::Trials, name: &str, spec: String) {
     let subject = trials.subject(spec);
     trials.test(format!("{name}::gates_of_processes_endure"), move || async move {
-        let account = run(&subject, &Ordeal::of_gates(ROUNDS_OF_GATES, 4)).await?;
+        let account = run(&subject, &Ordeal::of_gates(rounds(6, 12), 4)).await?;
         eprintln!("gates: {account}");
         Ok(())
     });

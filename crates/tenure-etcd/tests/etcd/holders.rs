@@ -15,8 +15,6 @@ use crate::common::{OrFail, Outcome, Server, connect};
 
 /// Longer than an election, and longer than the leases of [`holders`] live.
 const LONG: Duration = Duration::from_millis(3500);
-/// Every outage and everything else once, and some twice.
-const ROUNDS: u32 = 11;
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     holders::add_slots(trials, "etcd", server.fresh());
@@ -53,7 +51,7 @@ async fn outages() -> Outcome {
             Ok(())
         }),
     ];
-    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(ROUNDS, 5) };
+    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(harness::rounds(9, 18), 5) };
     let account = holders::run(&subject, &ordeal).await?;
     eprintln!("holders of a scope, and outages of a cluster: {account}");
     Ok(())

@@ -17,8 +17,6 @@ use crate::common::{OrFail, Outcome, open};
 /// The server freezes for longer than the leases of [`holders`] live, and for less.
 const LONG: Duration = Duration::from_millis(1700);
 const SHORT: Duration = Duration::from_millis(300);
-/// Enough for everything to come once.
-const ROUNDS: u32 = 10;
 
 pub(crate) fn add(trials: &mut Trials) {
     trials.test("nats::holders_of_a_scope_endure_outages", outages);
@@ -41,7 +39,7 @@ async fn outages() -> Outcome {
         outage(&server, "a server frozen for long", |server| frozen(server, LONG)),
         outage(&server, "a server frozen briefly", |server| frozen(server, SHORT)),
     ];
-    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(ROUNDS, 3) };
+    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(harness::rounds(9, 18), 3) };
     let account = holders::run(&subject, &ordeal).await?;
     eprintln!("holders of a scope, and outages: {account}");
     Ok(())

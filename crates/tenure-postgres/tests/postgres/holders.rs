@@ -16,8 +16,6 @@ use crate::common::{OrFail, Outcome, Server, connect};
 /// The server freezes for longer than the leases of [`holders`] live, and for less.
 const LONG: Duration = Duration::from_millis(1200);
 const SHORT: Duration = Duration::from_millis(300);
-/// Enough for every outage to come twice, and everything else once.
-const ROUNDS: u32 = 14;
 
 pub(crate) fn add(trials: &mut Trials, server: Server) {
     match server.fresh_database() {
@@ -44,7 +42,7 @@ async fn outages() -> Outcome {
         outage(&server, "a server frozen for long", |server| frozen(server, LONG)),
         outage(&server, "a server frozen briefly", |server| frozen(server, SHORT)),
     ];
-    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(ROUNDS, 3) };
+    let ordeal = Ordeal { outages, ..Ordeal::on_a_scope(harness::rounds(9, 18), 3) };
     let account = holders::run(&subject, &ordeal).await?;
     eprintln!("holders of a scope, and outages: {account}");
     Ok(())

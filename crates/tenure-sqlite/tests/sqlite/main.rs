@@ -16,9 +16,6 @@ use tenure::store::Store;
 use tenure_conformance::{Opener, Subject, crash, harness, holders};
 use tenure_sqlite::SqliteStore;
 
-/// Rounds of killing writers at random moments.
-const KILLS: u32 = 200;
-
 async fn open(path: String) -> tenure::Result<Store> {
     Ok(SqliteStore::open(path)?.into_store())
 }
@@ -42,8 +39,8 @@ fn main() {
             let worker = Some(trials.spec_worker(killed.clone()));
             let opener: Opener = std::sync::Arc::new(move || Box::pin(open(killed.clone())));
             let subject = Subject { open: opener, worker, clock: None };
-            trials.test("survives_200_kills", move || async move {
-                crash::kill_rounds(&subject, KILLS, 0x5EED).await
+            trials.test("survives_kills", move || async move {
+                crash::kill_rounds(&subject, harness::rounds(30, 200), 0x5EED).await
             });
             holders::add(trials, "sqlite", path);
             migration::add(trials);

@@ -54,6 +54,7 @@ pub use metrics::GateMetrics;
 pub use status::{GateState, GateStatus};
 pub use term::Term;
 
+use crate::flaws::{Flaw, planted};
 use crate::lease::{
     Coordinator, Election, HandOverRequest, Lease, LeaseInfo, Loss, Scope, Spawn, Terms,
 };
@@ -271,7 +272,9 @@ impl Gate {
             end = running.end() => end,
         };
         self.tell(&end);
-        self.flawed(&mut running).await;
+        if planted(Flaw::ReleasesBeforeStopping) {
+            running.release_early().await;
+        }
         let mut stopped = match &end {
             End::Lost(loss) => running.stop(self.after_loss(loss, held.as_deref())).await,
             End::Shutdown | End::Asked(_) | End::Ended(_) => tokio::select! {
@@ -322,16 +325,6 @@ impl Gate {
                 tracing::info!(scope = %self.scope, to, by, "asked to hand over; the loops are stopped");
             }
             End::Shutdown => {}
-        }
-    }
-
-    #[cfg(not(feature = "flaws"))]
-    async fn flawed(&self, _running: &mut Running) {}
-
-    #[cfg(feature = "flaws")]
-    async fn flawed(&self, running: &mut Running) {
-        if self.coordinator.options().flaw == Some(crate::lease::Flaw::ReleasesBeforeStopping) {
-            running.release_early().await;
         }
     }
 

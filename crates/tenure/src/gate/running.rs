@@ -163,7 +163,7 @@ impl Running {
         }
     }
 
-    #[cfg(feature = "flaws")]
+    /// A mistake that is planted.
     pub(super) async fn release_early(&mut self) {
         if let Some(lease) = &self.lease {
             lease.release_in_place().await;

@@ -15,6 +15,7 @@ use super::schedule::Schedule;
 use super::usher::Listing;
 use super::{LeaseMetrics, Loss, Options, Owner, renewal, usher};
 use crate::clock::SharedClock;
+use crate::flaws::{Flaw, planted};
 use crate::random::SharedRandom;
 use crate::store::{Batch, Store};
 use crate::{Error, Result};
@@ -103,11 +104,6 @@ impl Agent {
         self.store.capabilities().multi_object_commits
     }
 
-    #[cfg(feature = "flaws")]
-    pub(crate) fn has(&self, flaw: super::Flaw) -> bool {
-        self.options.flaw == Some(flaw)
-    }
-
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,8 +143,7 @@ impl Agent {
     /// Ends a tenure, once.
     pub(crate) fn end(&self, held: &Held, loss: Loss) {
         self.stop_renewing(held);
-        #[cfg(feature = "flaws")]
-        if self.has(super::Flaw::ChangesItsStory) {
+        if planted(Flaw::ChangesItsStory) {
             // Whatever it was told first, the next one who asks hears another reason.
             let mut state = held.state();
             state.loss = state.loss.take().map(|_| Loss::Released);
@@ -300,8 +295,7 @@ impl Agent {
         let now = self.clock.uptime();
         let mut lines = self.lines();
         lines.hear(batch, now, now + self.options.recheck_every);
-        #[cfg(feature = "flaws")]
-        if self.has(super::Flaw::CallsEverybody) {
+        if planted(Flaw::CallsEverybody) {
             lines.call_all();
         }
     }

@@ -8,6 +8,7 @@ use super::agent::Agent;
 use super::held::Held;
 use super::release::{self, Outcome};
 use super::{Deed, Loss, Metadata, Owner, Witness, handing, heartbeat, renewal};
+use crate::flaws::{Flaw, planted};
 use crate::store::Fence;
 use crate::{Error, Result};
 
@@ -163,8 +164,7 @@ impl Lease {
         release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Plain).await
     }
 
-    /// Releases without giving up the handle: what a flawed gate does.
-    #[cfg(feature = "flaws")]
+    /// Releases without giving up the handle: what a gate does where that mistake is planted.
     pub(crate) async fn release_in_place(&self) {
         let _ = self
             .agent
@@ -225,8 +225,7 @@ impl Drop for Lease {
         if let Some(loss) = held.ended(agent.clock.uptime()) {
             return agent.end(&held, loss);
         }
-        #[cfg(feature = "flaws")]
-        if agent.has(super::Flaw::KeepsWhatIsDropped) {
+        if planted(Flaw::KeepsWhatIsDropped) {
             return agent.stop_renewing(&held);
         }
         if !held.leave() {

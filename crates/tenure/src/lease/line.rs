@@ -332,8 +332,7 @@ impl Line {
         self.heard_free(now, 0);
     }
 
-    /// Calls every waiter of ours at once.
-    #[cfg(feature = "flaws")]
+    /// Calls every waiter of ours at once: a mistake that is planted.
     pub(crate) fn call_all(&mut self) {
         self.ours.values().for_each(|(turn, _)| turn.call());
     }

@@ -170,7 +170,7 @@ impl Lines {
         self.lines.is_empty()
     }
 
-    #[cfg(feature = "flaws")]
+    /// Calls every waiter of ours at once: a mistake that is planted.
     pub(crate) fn call_all(&mut self) {
         self.lines.values_mut().for_each(Line::call_all);
     }

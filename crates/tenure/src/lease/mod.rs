@@ -93,9 +93,6 @@ mod history;
 mod recipe;
 mod watching;
 
-#[cfg(feature = "flaws")]
-mod flaw;
-
 #[cfg(test)]
 mod asking_tests;
 #[cfg(test)]
@@ -115,8 +112,6 @@ pub use asking::HandOverRequest;
 pub use coordinator::{Builder, Coordinator, Status};
 pub use deed::{Deed, Renewed};
 pub use election::Election;
-#[cfg(feature = "flaws")]
-pub use flaw::Flaw;
 pub use handle::Lease;
 pub use history::{History, Older, PastTenure, TenureEnd};
 pub use home::Spawn;

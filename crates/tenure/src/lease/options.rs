@@ -13,9 +13,6 @@ pub struct Options {
     pub poll_every: Duration,
     /// How often a standby tries on a store that can, in case it was not told.
     pub recheck_every: Duration,
-    /// Breaks one guarantee on purpose, to show that the tests notice.
-    #[cfg(feature = "flaws")]
-    pub flaw: Option<super::Flaw>,
 }
 
 impl Default for Options {
@@ -25,8 +22,6 @@ impl Default for Options {
             renew_every: None,
             poll_every: Duration::from_secs(5),
             recheck_every: Duration::from_secs(60),
-            #[cfg(feature = "flaws")]
-            flaw: None,
         }
     }
 }

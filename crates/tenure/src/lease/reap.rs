@@ -18,6 +18,7 @@ use super::record::{
     LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
 };
 use super::{Coordinator, Namespace, Owner};
+use crate::flaws::{Flaw, planted};
 use crate::store::{Capability, Commit, Expect, Query};
 use crate::{Error, Key, Object, Result};
 
@@ -200,14 +201,8 @@ fn info(object: &Object, remains: &RemainsRecord) -> Result<LeaseInfo> {
     })
 }
 
-#[cfg(not(feature = "flaws"))]
-fn expecting(_agent: &Agent, remains: &Object) -> Expect {
-    Expect::Revision(remains.revision)
-}
-
-#[cfg(feature = "flaws")]
-fn expecting(agent: &Agent, remains: &Object) -> Expect {
-    match agent.has(super::Flaw::ReapsTwice) {
+fn expecting(remains: &Object) -> Expect {
+    match planted(Flaw::ReapsTwice) {
         true => Expect::Any,
         false => Expect::Revision(remains.revision),
     }
@@ -223,7 +218,7 @@ async fn reap_with(
     for _ in 0..ATTEMPTS {
         let mut draft = Draft { store: &agent.store, commit: Commit::new() };
         hook.will_reap(info, &mut draft).await?;
-        let removal = Commit::new().delete(object.key.clone(), expecting(agent, object));
+        let removal = Commit::new().delete(object.key.clone(), expecting(object));
         match agent.store.commit(removal.and(draft.commit)).await {
             Ok(_) => {
                 tracing::info!(lease = %info.id, holder = %info.holder, "reaped");

@@ -18,6 +18,7 @@ use super::held::Held;
 use super::record::{REVOKED, RevokedRecord, decode, tagged};
 use super::timing::{attempt_timeout, retry_at};
 use super::{LeaseInfo, Loss, heartbeat};
+use crate::flaws::{Flaw, planted};
 use crate::random::below;
 use crate::store::{Touch, Touched};
 use crate::{Error, Key, Result};
@@ -144,14 +145,8 @@ fn renewed(agent: &Agent, held: &Arc<Held>, sent: Duration, touched: Touched) {
 }
 
 /// The instant from which a grant counts: when the request left.
-#[cfg(not(feature = "flaws"))]
-pub(crate) fn counted_from(_agent: &Agent, sent: Duration) -> Duration {
-    sent
-}
-
-#[cfg(feature = "flaws")]
 pub(crate) fn counted_from(agent: &Agent, sent: Duration) -> Duration {
-    if agent.has(super::Flaw::CountsFromReply) { agent.clock.uptime() } else { sent }
+    if planted(Flaw::CountsFromReply) { agent.clock.uptime() } else { sent }
 }
 
 /// Schedules another attempt before the deadline, or the end at the deadline. What failed together
@@ -161,8 +156,7 @@ fn try_again(agent: &Agent, batch: &[Arc<Held>]) {
     let jitter = u32::try_from(below(&*agent.random, 1000)).unwrap_or(0);
     for held in batch {
         agent.metrics.renewals_failed.inc();
-        #[cfg(feature = "flaws")]
-        if agent.has(super::Flaw::GivesUpAtOnce) {
+        if planted(Flaw::GivesUpAtOnce) {
             agent.end(held, Loss::Expired);
             continue;
         }

@@ -18,6 +18,7 @@ use super::claim::{Asked, Claim, Plan, Verdict};
 use super::lines::RESIZED;
 use super::record::{LEASE, SLOTS, WAITER, decode, encode, tagged};
 use super::{Coordinator, Lease, LeaseInfo, Namespace, Owner, Terms, WaiterInfo, acquire};
+use crate::flaws::{Flaw, planted};
 use crate::random::below;
 use crate::store::{Capability, Commit, Expect, Put, Query};
 use crate::{Error, Key, Object, Result};
@@ -309,11 +310,9 @@ impl SlotClaim {
     }
 }
 
-/// The mistake of counting one slot too many.
-#[cfg(feature = "flaws")]
-fn overbooked(agent: &Agent, group: Option<(GroupRecord, u64)>) -> Option<(GroupRecord, u64)> {
-    let more = u32::from(agent.has(super::Flaw::OverbooksSlots));
-    group.map(|(record, revision)| (GroupRecord { count: record.count + more, ..record }, revision))
+/// The mistake of counting one slot too many, where it is planted.
+fn overbooked(record: GroupRecord) -> GroupRecord {
+    GroupRecord { count: record.count + u32::from(planted(Flaw::OverbooksSlots)), ..record }
 }
 
 #[async_trait]
@@ -331,8 +330,7 @@ impl Claim for SlotClaim {
         let group = group
             .map(|object| Ok((decode::<GroupRecord>(&object, agent.backend())?, object.revision)))
             .transpose()?;
-        #[cfg(feature = "flaws")]
-        let group = overbooked(agent, group);
+        let group = group.map(|(record, revision)| (overbooked(record), revision));
         // Read after the group: what was acquired before its revision is in here.
         let held = held_slots(agent, &self.group).await?;
         let held: Vec<u32> = held.iter().map(|(index, _)| *index).collect();

@@ -9,6 +9,7 @@ use super::held::{Grant, Held};
 use super::hooks::{Draft, Subject};
 use super::record::{self, LEASE, REMAINS, RemainsRecord, encode, tagged};
 use super::{LeaseInfo, Terms, Timing, renewal};
+use crate::flaws::{Flaw, planted};
 use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
 use crate::{Error, Key, Result};
 
@@ -106,7 +107,7 @@ async fn compose(
     let mut commit = Commit::new();
     for key in &attempt.leases {
         let put = Put::new(key.clone(), payload.clone()).ttl(timing.ttl);
-        commit = commit.put(expecting(agent, put));
+        commit = commit.put(expecting(put));
     }
     if attempt.terms.reapable {
         for key in &attempt.leases {
@@ -126,14 +127,8 @@ async fn compose(
     Ok((attempt.leases, commit.and(draft.commit).and(attempt.commit)))
 }
 
-#[cfg(not(feature = "flaws"))]
-fn expecting(_agent: &Agent, put: Put) -> Put {
-    put.expect(Expect::Absent)
-}
-
-#[cfg(feature = "flaws")]
-fn expecting(agent: &Agent, put: Put) -> Put {
-    if agent.has(super::Flaw::TakesWhatIsHeld) {
+fn expecting(put: Put) -> Put {
+    if planted(Flaw::TakesWhatIsHeld) {
         return put.new_token();
     }
     put.expect(Expect::Absent)
@@ -143,8 +138,7 @@ fn expecting(agent: &Agent, put: Put) -> Put {
 fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u64, u64)>> {
     let number = |written: &Written| match written {
         Written::Put(result) => {
-            #[cfg(feature = "flaws")]
-            if agent.has(super::Flaw::TokenRestarts) {
+            if planted(Flaw::TokenRestarts) {
                 return Some((result.version, result.revision));
             }
             Some((result.token, result.revision))

@@ -12,6 +12,7 @@ use super::record::WAITER;
 use super::take::{Attempt, Taken, adopt, take};
 use super::ticket::{Ticket, mark};
 use super::{Terms, Wait};
+use crate::flaws::{Flaw, planted};
 use crate::store::Expect;
 use crate::{Error, Key, Result};
 
@@ -133,15 +134,9 @@ async fn try_taking(
         .unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker each time")))
 }
 
-#[cfg(not(feature = "flaws"))]
-async fn robbed(_agent: &Agent, _claim: &dyn Claim) -> bool {
-    false
-}
-
-/// The mistake of judging another's lease by one's own wall clock.
-#[cfg(feature = "flaws")]
+/// The mistake of judging another's lease by one's own wall clock, where it is planted.
 async fn robbed(agent: &Agent, claim: &dyn Claim) -> bool {
-    if !agent.has(super::Flaw::TrustsWallClocks) {
+    if !planted(Flaw::TrustsWallClocks) {
         return false;
     }
     let Ok(Some(info)) = claim.blocker(agent).await else { return false };

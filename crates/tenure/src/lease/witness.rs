@@ -58,10 +58,7 @@ impl Witness {
 /// The answers, for handles and witnesses alike.
 impl Agent {
     pub(crate) fn fence(&self, held: &Held) -> Fence {
-        let fence = Fence::new(held.key.clone(), held.token);
-        #[cfg(feature = "flaws")]
-        let fence = Fence { loose: self.has(super::Flaw::FencesNobody), ..fence };
-        fence
+        Fence::new(held.key.clone(), held.token)
     }
 
     pub(crate) fn remaining(&self, held: &Held) -> Duration {

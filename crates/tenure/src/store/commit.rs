@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Attachment;
+use crate::flaws::{Flaw, planted};
 use crate::{Key, Labels, Object};
 
 /// What an object must be like for a commit to apply.
@@ -46,20 +47,12 @@ pub struct Fence {
     pub key: Key,
     /// The token that must still hold it.
     pub token: u64,
-    /// Any holder will do: the mistake that fencing exists to prevent.
-    #[cfg(feature = "flaws")]
-    pub loose: bool,
 }
 
 impl Fence {
     /// The lease under this key, held under this token.
     pub fn new(key: Key, token: u64) -> Self {
-        Self {
-            key,
-            token,
-            #[cfg(feature = "flaws")]
-            loose: false,
-        }
+        Self { key, token }
     }
 }
 
@@ -231,8 +224,7 @@ impl Commit {
     #[must_use]
     pub fn fenced_by(self, fence: impl Into<Fence>) -> Self {
         let fence = fence.into();
-        #[cfg(feature = "flaws")]
-        if fence.loose {
+        if planted(Flaw::FencesNobody) {
             return self;
         }
         self.check(fence.key, Expect::Token(fence.token))
