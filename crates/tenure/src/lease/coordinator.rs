@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent::Agent;
-use super::claim::{Claim as _, Whole, read};
-use super::home::{OwnThread, Spawn};
-use super::record::{LEASE, LeaseInfo, LeaseRecord, WaiterInfo, encode, lease_key};
-use super::{
-    Lease, LeaseMetrics, Metadata, Namespace, Options, Owner, ReapHook, Scope, Terms, acquire,
-    reap, release, renewal,
+use crate::lease::acquire;
+use crate::lease::acquire::claim::{Claim as _, Whole, read};
+use crate::lease::end::reap;
+use crate::lease::end::release;
+use crate::lease::hold::renew;
+use crate::lease::inner::Agent;
+use crate::lease::record::{LEASE, LeaseInfo, LeaseRecord, WaiterInfo, encode, lease_key};
+use crate::lease::runtime::{OwnThread, Spawn};
+use crate::lease::{
+    Lease, LeaseMetrics, Metadata, Namespace, Options, Owner, ReapHook, Scope, Terms,
 };
 use crate::store::{Put, Query, Store, WriteResult};
 use crate::{Error, Result};
@@ -20,7 +23,7 @@ use crate::{Error, Result};
 /// last lease are gone.
 #[derive(Clone)]
 pub struct Coordinator {
-    pub(super) agent: Arc<Agent>,
+    pub(crate) agent: Arc<Agent>,
 }
 
 /// Settings of a coordinator that is about to start.
@@ -154,7 +157,7 @@ impl Coordinator {
     /// Renews all of these now, in as few round trips as the store allows. One answer for each.
     pub async fn heartbeat(&self, leases: &[&Lease]) -> Vec<Result<()>> {
         let held = leases.iter().map(|lease| Arc::clone(lease.held())).collect();
-        renewal::renew_now(&self.agent, held).await
+        renew::renew_now(&self.agent, held).await
     }
 
     /// Keeps a lease alive on behalf of an owner that is elsewhere: acquires it, or starts its life
@@ -169,7 +172,7 @@ impl Coordinator {
         ttl: Duration,
         metadata: Metadata,
     ) -> Result<WriteResult> {
-        super::keep_alive::keep_alive(&self.agent, scope, owner, ttl, metadata).await
+        crate::lease::remote::keep_alive::keep_alive(&self.agent, scope, owner, ttl, metadata).await
     }
 
     /// Ends somebody's tenure, with a reason for that holder to read. Whether there was one.
@@ -259,7 +262,7 @@ impl Coordinator {
 }
 
 /// What the ids of a namespace's scopes start with: its own, then those below it.
-pub(super) fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
+pub(crate) fn prefixes(namespace: &Namespace, children: bool) -> Vec<String> {
     let own = format!("{namespace}/");
     if children { vec![own, format!("{namespace}.")] } else { vec![own] }
 }

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 
-use super::{LeaseInfo, Owner};
+use crate::lease::{LeaseInfo, Owner};
 use crate::store::{Commit, Store};
 use crate::{Error, Result};
 

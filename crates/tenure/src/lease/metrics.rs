@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 /// Why a tenure ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndLabels {
-    /// [`super::Loss::code`].
+    /// [`crate::lease::Loss::code`].
     pub reason: &'static str,
 }
 

@@ -32,89 +32,42 @@
 //! # }
 //! ```
 
-// What people say and read: what is held by whom, on which terms, and how it is written down.
-mod loss;
+// What a program holds leases through, and what its parts share.
+mod coordinator;
+mod inner;
 mod metrics;
+mod nonces;
 mod options;
+mod runtime;
+
+// What people say and read: what is held by whom, on which terms, and how it is written down.
+mod hooks;
+mod loss;
 mod owner;
 mod record;
 mod scope;
 mod terms;
-mod timing;
 
-// What a program holds leases through, and what its parts share.
-mod agent;
-mod coordinator;
-mod home;
-mod nonces;
-
-// Acquiring: what is claimed, one try at it, one commit, and waiting for it.
+// A lease from its beginning to its end.
 mod acquire;
-mod claim;
-mod hooks;
-mod patience;
-mod several;
-mod shared;
-mod slots;
-mod take;
-mod trying;
+mod end;
+mod hold;
+mod queue;
 
-// The line: a place in it, who is called when, and the task that listens.
-mod line;
-mod lines;
-mod ticket;
-mod turn;
-mod usher;
-mod waiters;
-
-// Holding: what is known of a tenure, its handle, and renewing it in time.
-mod handle;
-mod heartbeat;
-mod held;
-mod renewal;
-mod schedule;
-mod witness;
-
-// Letting go: released, revoked, handed over, also if asked to; and what is left to reap.
-mod asking;
-mod handing;
-mod leaving;
-mod reap;
-mod release;
-
-// Leases of owners who are elsewhere.
-mod deed;
-mod deeds;
-mod keep_alive;
-
-// Seeing who holds, held and leads; and the smallest use of a lease.
-mod election;
-mod history;
+// Leases held for owners elsewhere; seeing who holds, held and leads; the smallest use of a lease.
 mod recipe;
-mod watching;
+mod remote;
+mod view;
 
-#[cfg(test)]
-mod asking_tests;
-#[cfg(test)]
-mod asleep_tests;
-#[cfg(test)]
-mod blind_tests;
-#[cfg(test)]
-mod crowd_tests;
-#[cfg(test)]
-mod handing_tests;
-#[cfg(test)]
-mod holding_tests;
-#[cfg(test)]
-mod take_tests;
-
-pub use asking::HandOverRequest;
+pub use acquire::multi::{Leases, MAX_SCOPES};
+pub use acquire::slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots, SlotsSize};
 pub use coordinator::{Builder, Coordinator, Status};
-pub use deed::{Deed, Renewed};
-pub use election::Election;
-pub use handle::Lease;
-pub use history::{History, Older, PastTenure, TenureEnd};
-pub use home::Spawn;
+pub use end::handover_request::HandOverRequest;
+pub use end::release::Outcome as ReleaseOutcome;
+pub use hold::lease::Lease;
+pub use hold::observer::Witness;
+pub use hold::timing::Timing;
+pub(crate) use hold::timing::margin;
 pub use hooks::{Draft, Hooks, ReapHook, Subject};
 pub use loss::Loss;
 pub use metrics::{EndLabels, LeaseMetrics};
@@ -127,12 +80,10 @@ pub use record::{
     HAND_OVER, LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER,
     WaiterInfo, WaiterRecord, lease_key,
 };
-pub use release::Outcome as ReleaseOutcome;
+pub use remote::grant::{Deed, Renewed};
+pub use runtime::Spawn;
 pub use scope::{Namespace, Scope};
-pub use several::{Leases, MAX_SCOPES};
-pub use slots::{MAX_SLOTS, SlotInfo, SlotLease, Slots, SlotsSize};
 pub use terms::{Terms, Wait};
-pub use timing::Timing;
-pub(crate) use timing::margin;
-pub use watching::{LeaseBatch, LeaseEvent, LeaseWatch};
-pub use witness::Witness;
+pub use view::election::Election;
+pub use view::history::{History, Older, PastTenure, TenureEnd};
+pub use view::watch::{LeaseBatch, LeaseEvent, LeaseWatch};

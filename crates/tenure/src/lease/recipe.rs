@@ -3,7 +3,7 @@
 //! Kind `reconciler_lease`, id `singleton`, name `reconciler-lease`, payload
 //! `{"holder": …, "acquired_at_ms": …, "nonce": …}`. Nothing renews it in the background and nobody
 //! waits in line: the caller renews every third of its life and a standby tries every few seconds.
-//! Programs that want more use a [`super::Coordinator`] or a [`crate::gate::Gate`].
+//! Programs that want more use a [`crate::lease::Coordinator`] or a [`crate::gate::Gate`].
 //!
 //! It differs from the usual hand-written one in four ways that matter. The store's clock judges
 //! expiry, so an expired record is absent and stealing it is acquiring it. The token of the guard is
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{decode, encode};
-use super::{Owner, Timing};
+use crate::lease::record::{decode, encode};
+use crate::lease::{Owner, Timing};
 use crate::random::nonce;
 use crate::store::{Commit, Expect, Fence, Put, Store, Touch, WriteResult};
 use crate::{Error, Key, Object, Result};

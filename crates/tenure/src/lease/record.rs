@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Owner, Scope};
+use crate::lease::{Owner, Scope};
 use crate::store::LEASES;
 use crate::{Error, Key, Object, Result};
 

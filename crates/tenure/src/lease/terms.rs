@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hooks, Metadata, Options, Owner, Timing};
+use crate::lease::{Hooks, Metadata, Options, Owner, Timing};
 use crate::store::Capabilities;
 use crate::{Error, Result};
 
@@ -119,7 +119,7 @@ impl Terms {
     }
 
     /// Holds it on behalf of this owner instead of the coordinator's own: for a server whose callers
-    /// are elsewhere. See [`super::Deed`].
+    /// are elsewhere. See [`crate::lease::Deed`].
     #[must_use]
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);

@@ -1,0 +1,243 @@
+//! Reaping: what is left to do for a lease that ended without a release.
+//!
+//! The lease itself vanishes at its expiry, so a reapable one writes a second, lasting record in the
+//! commit that acquires it, under its own nonce. The release takes that record along. Whoever finds
+//! it without its lease removes it in the commit that runs the hook; since a record can be removed
+//! only once, the hook takes effect once per lease, however many coordinators reap.
+//!
+//! Whoever cannot hand a hook to a coordinator, because it is elsewhere, lists what is left and reaps it
+//! one by one, each together with a commit of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::flaws::{Flaw, planted};
+use crate::lease::coordinator::prefixes;
+use crate::lease::hooks::{Draft, ReapHook, is_worth_asking_again};
+use crate::lease::inner::Agent;
+use crate::lease::record::{
+    LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
+};
+use crate::lease::{Coordinator, Namespace, Owner};
+use crate::store::{Capability, Commit, Expect, Query};
+use crate::{Error, Key, Object, Result};
+
+/// A hook that meets a conflict is asked again, so often.
+const ATTEMPTS: u32 = 5;
+
+impl Coordinator {
+    /// What is left to reap in a namespace, also below it if asked, or everywhere: the leases that ended
+    /// without a release, as they were. What cannot be read is left out, and logged.
+    pub async fn remains(
+        &self,
+        namespace: Option<&Namespace>,
+        children: bool,
+    ) -> Result<Vec<LeaseInfo>> {
+        let agent = self.agent();
+        able(agent)?;
+        let everywhere = || vec![String::new()];
+        let mut left = Vec::new();
+        for prefix in namespace.map_or_else(everywhere, |own| prefixes(own, children)) {
+            list(agent, &prefix, &mut left).await?;
+        }
+        Ok(left)
+    }
+
+    /// Reaps one of [`Coordinator::remains`]: the lease with this id that was acquired under this nonce.
+    /// The commit applies with it or not at all, so it takes effect once, whoever else reaps. `false` if
+    /// it has been reaped: by somebody else, or by an earlier attempt whose answer was lost.
+    ///
+    /// # Errors
+    /// [`Error::Held`] if the lease has not ended. If the outcome is unknown, ask again.
+    pub async fn reap_one(
+        &self,
+        id: &str,
+        nonce: &str,
+        revision: u64,
+        commit: Commit,
+    ) -> Result<bool> {
+        let agent = self.agent();
+        able(agent)?;
+        let key = Key::new(REMAINS, tagged(id, nonce));
+        let Some(object) = agent.store.get(&key).await? else { return Ok(false) };
+        let living = living(agent, std::slice::from_ref(&object)).await?;
+        if let (None, Some(lease)) = (dead(agent, &object, &living)?, living.get(id)) {
+            let info = LeaseInfo::read(lease, agent.backend())?;
+            let (scope, holder) = (info.id, Some(info.holder.to_string()));
+            let expires_in = info.expires_in.unwrap_or_default();
+            return Err(Error::Held { scope, holder, token: info.token, expires_in });
+        }
+        // What has ended stays so: its nonce is never drawn again.
+        let removal = Commit::new().delete(key.clone(), Expect::Revision(revision));
+        match agent.store.commit(removal.and(commit)).await {
+            Ok(_) => {
+                tracing::info!(lease = id, nonce, "reaped");
+                Ok(true)
+            }
+            Err(Error::NotFound { key: gone }) if gone == key => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Nothing is ever left to reap on a store of single objects, which must not look like a job well done.
+fn able(agent: &Agent) -> Result<()> {
+    let capability = Capability::MultiObjectCommits;
+    match agent.multi() {
+        true => Ok(()),
+        false => Err(Error::Unsupported { capability, backend: agent.backend() }),
+    }
+}
+
+/// Whether this lease leaves something to reap.
+pub(crate) async fn leaves_remains(agent: &Agent, lease: &LeaseInfo) -> Result<bool> {
+    let remains = Key::new(REMAINS, tagged(&lease.id, &lease.nonce));
+    Ok(agent.multi() && agent.store.get(&remains).await?.is_some())
+}
+
+/// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
+/// told when they are done. A store that cannot be reached ends it at once.
+pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
+    able(agent)?;
+    let mut reaped = 0;
+    let mut failed = None;
+    let mut query = Query::new(REMAINS).prefix(prefix);
+    loop {
+        // Remains first, leases after: a lease that is missing from the later list has ended.
+        let page = agent.store.list(&query).await?;
+        let living = living(agent, &page.objects).await?;
+        for object in &page.objects {
+            match reap_if_dead(agent, object, &living, hook).await {
+                Ok(done) => reaped += usize::from(done),
+                Err(error) if concerns_one(&error) => {
+                    tracing::warn!(%error, remains = %object.key, "not reaped; going on");
+                    failed.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return failed.map_or(Ok(reaped), Err),
+        }
+    }
+}
+
+/// Whether the others can be reaped all the same.
+pub(crate) fn concerns_one(error: &Error) -> bool {
+    error.is_refusal() || matches!(error, Error::Corrupt { .. })
+}
+
+/// Adds all that is left under a prefix.
+async fn list(agent: &Agent, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<()> {
+    let mut query = Query::new(REMAINS).prefix(prefix);
+    loop {
+        let page = agent.store.list(&query).await?;
+        let living = living(agent, &page.objects).await?;
+        for object in &page.objects {
+            let remains = dead(agent, object, &living);
+            match remains.and_then(|dead| dead.map(|dead| info(object, &dead)).transpose()) {
+                Ok(dead) => left.extend(dead),
+                Err(error) => tracing::warn!(%error, remains = %object.key, "cannot be reaped"),
+            }
+        }
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The payloads of the leases that live, among those whose remains these are, by id.
+async fn living(agent: &Agent, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
+    let id = |object: &Object| untagged(&object.key.id).map(|(lease, _)| lease.to_owned());
+    let ids: BTreeSet<String> = remains.iter().filter_map(id).collect();
+    let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(BTreeMap::new()) };
+    // An id holds no control characters, so nothing lies between it and this.
+    let query = Query::new(LEASE).from(first.clone()).until(format!("{last}\u{1}"));
+    let leases = agent.store.list_all(&query).await?;
+    Ok(leases.into_iter().map(|object| (object.key.id.clone(), object)).collect())
+}
+
+async fn reap_if_dead(
+    agent: &Agent,
+    object: &Object,
+    living: &BTreeMap<String, Object>,
+    hook: &dyn ReapHook,
+) -> Result<bool> {
+    match dead(agent, object, living)? {
+        Some(remains) => reap_with(agent, object, &info(object, &remains)?, hook).await,
+        None => Ok(false),
+    }
+}
+
+/// What these remains are of, unless it lives.
+fn dead(
+    agent: &Agent,
+    object: &Object,
+    living: &BTreeMap<String, Object>,
+) -> Result<Option<RemainsRecord>> {
+    let remains: RemainsRecord = decode(object, agent.backend())?;
+    // One that cannot be read may be the very one, so nothing is concluded from it.
+    let present = living.get(&remains.lease);
+    let present = present.map(|lease| decode::<LeaseRecord>(lease, agent.backend())).transpose()?;
+    let lives = present.is_some_and(|lease| lease.nonce == remains.record.nonce);
+    Ok((!lives).then_some(remains))
+}
+
+/// The lease as it was.
+fn info(object: &Object, remains: &RemainsRecord) -> Result<LeaseInfo> {
+    let record = &remains.record;
+    Ok(LeaseInfo {
+        id: remains.lease.clone(),
+        holder: Owner::from_parts(&record.holder, &record.start)?,
+        token: object.token,
+        nonce: record.nonce.clone(),
+        acquired_at_ms: record.acquired_at_ms,
+        ttl: Duration::ZERO,
+        expires_in: None,
+        metadata: record.metadata.clone(),
+        revision: object.revision,
+    })
+}
+
+fn expecting(remains: &Object) -> Expect {
+    match planted(Flaw::ReapsTwice) {
+        true => Expect::Any,
+        false => Expect::Revision(remains.revision),
+    }
+}
+
+async fn reap_with(
+    agent: &Agent,
+    object: &Object,
+    info: &LeaseInfo,
+    hook: &dyn ReapHook,
+) -> Result<bool> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let mut draft = Draft { store: &agent.store, commit: Commit::new() };
+        hook.will_reap(info, &mut draft).await?;
+        let removal = Commit::new().delete(object.key.clone(), expecting(object));
+        match agent.store.commit(removal.and(draft.commit)).await {
+            Ok(_) => {
+                tracing::info!(lease = %info.id, holder = %info.holder, "reaped");
+                return Ok(true);
+            }
+            // Somebody else has reaped it.
+            Err(Error::NotFound { key } | Error::Conflict { key, .. }) if key == object.key => {
+                return Ok(false);
+            }
+            Err(error) if error.is_unknown() => {
+                if agent.store.get(&object.key).await?.is_none() {
+                    // By us or by another; either way it is done, and counted once at most.
+                    return Ok(true);
+                }
+                last = Some(error);
+            }
+            Err(error) if is_worth_asking_again(&error) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "it could not be reaped")))
+}

@@ -1,0 +1,126 @@
+//! Seeing from elsewhere whether a lease is held.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lease::Loss;
+use crate::lease::hold::state::Held;
+use crate::lease::inner::Agent;
+use crate::store::Fence;
+
+/// Sees whether a lease is held, and cannot let go of it. Cheap to clone; for whoever works under a
+/// lease whose handle is with somebody else. Comes from [`crate::lease::Lease::witness`].
+///
+/// It holds nothing: when the handle is gone and the lease let go of, it has ended for its witnesses too.
+#[derive(Clone)]
+pub struct Witness {
+    agent: Arc<Agent>,
+    held: Arc<Held>,
+}
+
+impl Witness {
+    pub(crate) fn new(agent: &Arc<Agent>, held: &Arc<Held>) -> Self {
+        Self { agent: Arc::clone(agent), held: Arc::clone(held) }
+    }
+
+    /// What is held, as people write it.
+    pub fn id(&self) -> &str {
+        &self.held.key.id
+    }
+
+    /// The fencing token.
+    pub fn token(&self) -> u64 {
+        self.held.token
+    }
+
+    /// What to put on a commit that must not apply once this lease is lost.
+    pub fn fence(&self) -> Fence {
+        self.agent.fence(&self.held)
+    }
+
+    /// How long the holder may still act if no further renewal succeeds.
+    pub fn remaining(&self) -> Duration {
+        self.agent.remaining(&self.held)
+    }
+
+    /// Why it is no longer held; `None` while it is.
+    pub fn loss(&self) -> Option<Loss> {
+        self.agent.loss(&self.held)
+    }
+
+    /// Resolves when the lease is no longer held, with the reason.
+    pub async fn lost(&self) -> Loss {
+        self.agent.lost(&self.held).await
+    }
+}
+
+/// The answers, for handles and witnesses alike.
+impl Agent {
+    pub(crate) fn fence(&self, held: &Held) -> Fence {
+        Fence::new(held.key.clone(), held.token)
+    }
+
+    pub(crate) fn remaining(&self, held: &Held) -> Duration {
+        match self.loss(held) {
+            Some(_) => Duration::ZERO,
+            None => held.state().valid_until.saturating_sub(self.clock.uptime()),
+        }
+    }
+
+    pub(crate) fn loss(&self, held: &Held) -> Option<Loss> {
+        let loss = held.ended(self.clock.uptime())?;
+        // Whoever is told first makes it final: a reply that was on its way must not undo it.
+        self.end(held, loss.clone());
+        Some(held.state().loss.clone().unwrap_or(loss))
+    }
+
+    pub(crate) async fn lost(&self, held: &Held) -> Loss {
+        loop {
+            let changed = held.changed();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(loss) = self.loss(held) {
+                return loss;
+            }
+            let valid_until = held.state().valid_until;
+            let end = self.clock.sleep_until(valid_until);
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = end => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Witness")
+            .field("id", &self.id())
+            .field("token", &self.token())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::lease::{Coordinator, Loss, Terms};
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn a_witness_sees_what_the_handle_sees_and_outlives_it() {
+        let coordinator = Coordinator::new(MemoryStore::new().into_store()).unwrap();
+        let terms = Terms::new().ttl(Duration::from_secs(60));
+        let lease = coordinator.acquire(&"a/k".parse().unwrap(), &terms).await.unwrap();
+        let (kept, released) = (lease.witness(), lease.witness());
+        assert_eq!((kept.id(), kept.token(), kept.fence()), ("a/k", lease.token(), lease.fence()));
+        assert!(kept.loss().is_none() && kept.remaining() > Duration::from_secs(30));
+        let waiting = tokio::spawn(async move { kept.lost().await });
+        lease.release().await.unwrap();
+        assert_eq!(waiting.await.unwrap(), Loss::Released);
+        assert_eq!((released.loss(), released.remaining()), (Some(Loss::Released), Duration::ZERO));
+    }
+}

@@ -1,0 +1,58 @@
+//! Who waits in a line, as the store tells it.
+
+use crate::lease::inner::Agent;
+use crate::lease::queue::queues::RESIZED;
+use crate::lease::record::{WAITER, WaiterInfo, WaiterRecord, decode, untagged};
+use crate::lease::{Coordinator, Owner};
+use crate::store::Query;
+use crate::{Key, Result};
+
+/// Somebody in line.
+pub(crate) struct Waiter {
+    pub(crate) key: Key,
+    pub(crate) revision: u64,
+    /// The revision at which it joined.
+    place: u64,
+    pub(crate) owner: Owner,
+    pub(crate) record: WaiterRecord,
+}
+
+/// Everybody in the line of this name, first come first. What is no record of a waiter is passed over.
+pub(crate) async fn waiters(agent: &Agent, line: &str) -> Result<Vec<Waiter>> {
+    let mut waiters = Vec::new();
+    for object in agent.store.list_all(&Query::new(WAITER).prefix(format!("{line}#"))).await? {
+        let Some((name, nonce)) = untagged(&object.key.id) else { continue };
+        if name != line || nonce.is_empty() || nonce == RESIZED {
+            continue;
+        }
+        let Ok(record) = decode::<WaiterRecord>(&object, agent.backend()) else { continue };
+        let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
+        let (revision, place) = (object.revision, object.created_revision);
+        waiters.push(Waiter { key: object.key, revision, place, owner, record });
+    }
+    waiters.sort_by_key(|waiter| waiter.place);
+    Ok(waiters)
+}
+
+/// The first in line of this name; one that a hand-over can satisfy if there is any.
+pub(crate) async fn find_waiter(
+    agent: &Agent,
+    line: &str,
+    successor: &str,
+) -> Result<Option<Waiter>> {
+    let called = waiters(agent, line).await?.into_iter();
+    let called = called.filter(|waiter| waiter.owner.is_called(successor));
+    Ok(called.min_by_key(|waiter| waiter.record.no_hand_over))
+}
+
+impl Coordinator {
+    /// The line of this name, first come first.
+    pub(crate) async fn waiters(&self, line: &str) -> Result<Vec<WaiterInfo>> {
+        let info = |waiter: Waiter| WaiterInfo {
+            owner: waiter.owner,
+            place: waiter.place,
+            since_ms: waiter.record.since_ms,
+        };
+        Ok(waiters(self.agent(), line).await?.into_iter().map(info).collect())
+    }
+}

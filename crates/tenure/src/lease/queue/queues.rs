@@ -1,0 +1,245 @@
+//! All lines in which this process waits, and what news means for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::lease::Owner;
+use crate::lease::queue::queue::{Line, Next, Stored};
+use crate::lease::queue::wakeup::Turn;
+use crate::lease::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
+use crate::store::{Batch, Event};
+use crate::{Error, Object};
+
+/// The nonce of the note that a group of slots was resized: whoever waits should try.
+pub(crate) const RESIZED: &str = "resized";
+/// The line of those who read or write a scope is tagged with this.
+pub(crate) const SHARED: &str = "shared";
+
+/// Somebody who waits on behalf of an owner that may be served elsewhere.
+struct Resuming {
+    owner: Owner,
+    served: Arc<Notify>,
+}
+
+/// The lines, by name.
+#[derive(Default)]
+pub(crate) struct Lines {
+    lines: BTreeMap<Arc<str>, Line>,
+    timers: BTreeSet<(Duration, Arc<str>)>,
+    at: BTreeMap<Arc<str>, Duration>,
+    /// Lines whose waiters in other processes have to be listed.
+    unsynced: BTreeSet<Arc<str>>,
+    listings: u64,
+    /// Waiters of ours that want to hear if their owner gets what they wait for, by line and nonce.
+    resuming: BTreeMap<(Arc<str>, Arc<str>), Resuming>,
+    /// Waiters of ours, in all lines.
+    pub(crate) waiting: usize,
+    /// News arrives, so that lines can be joined.
+    pub(crate) open: bool,
+    /// The store refuses to tell news, so that no line can be joined.
+    pub(crate) refused: Option<Error>,
+    /// Somebody works for the lines.
+    pub(crate) running: bool,
+}
+
+impl Lines {
+    /// A waiter of ours is about to join.
+    pub(crate) fn announce(
+        &mut self,
+        name: &Arc<str>,
+        nonce: &Arc<str>,
+        now: Duration,
+    ) -> Arc<Turn> {
+        self.waiting += 1;
+        self.listings += 1;
+        let listing = self.listings;
+        let new = || Line::new(now, listing);
+        let line = self.lines.entry(Arc::clone(name)).or_insert_with(new);
+        line.announce(nonce)
+    }
+
+    /// A waiter of ours wants to hear if its owner gets what it waits for, by another request.
+    pub(crate) fn resumes(
+        &mut self,
+        name: &Arc<str>,
+        nonce: &Arc<str>,
+        owner: &Owner,
+    ) -> Arc<Notify> {
+        let served = Arc::<Notify>::default();
+        let key = (Arc::clone(name), Arc::clone(nonce));
+        self.resuming.insert(key, Resuming { owner: owner.clone(), served: Arc::clone(&served) });
+        served
+    }
+
+    /// A waiter of ours has joined: at this place, or locally where the store keeps no line.
+    pub(crate) fn enter(&mut self, name: &Arc<str>, nonce: &Arc<str>, place: Option<u64>) {
+        let Some(line) = self.lines.get_mut(name) else { return };
+        match place {
+            Some(place) => line.enter(nonce, place),
+            None => line.enter_locally(nonce),
+        }
+        if !line.synced {
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// A waiter of ours is gone; each says so once.
+    pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &Arc<str>) {
+        self.resuming.remove(&(Arc::clone(name), Arc::clone(nonce)));
+        self.waiting = self.waiting.saturating_sub(1);
+        let Some(line) = self.lines.get_mut(name) else { return };
+        if line.leave(nonce) {
+            self.lines.remove(name);
+            self.unsynced.remove(name);
+            self.set_timer(name, None);
+        }
+    }
+
+    /// One line.
+    pub(crate) fn get(&mut self, name: &str) -> Option<&mut Line> {
+        self.lines.get_mut(name)
+    }
+
+    /// Lets a line do what it wants at this instant, and sets its timer. Whether the worker of the
+    /// lines has to be woken.
+    pub(crate) fn step(&mut self, name: &Arc<str>, now: Duration) -> bool {
+        let Some(line) = self.lines.get_mut(name) else { return false };
+        let timer = match line.next(now) {
+            Next::At(at) => Some(at),
+            Next::Wait => None,
+        };
+        self.set_timer(name, timer) || self.unsynced.contains(name)
+    }
+
+    fn set_timer(&mut self, name: &Arc<str>, at: Option<Duration>) -> bool {
+        if self.at.get(name).copied() == at {
+            return false;
+        }
+        let first = self.next_timer();
+        if let Some(old) = self.at.remove(name) {
+            self.timers.remove(&(old, Arc::clone(name)));
+        }
+        let Some(at) = at else { return false };
+        self.at.insert(Arc::clone(name), at);
+        self.timers.insert((at, Arc::clone(name)));
+        first.is_none_or(|first| at < first)
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Steps every line whose timer is due.
+    pub(crate) fn run_timers(&mut self, now: Duration) {
+        while let Some((_, name)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
+            self.set_timer(&name, None);
+            self.step(&name, now);
+        }
+    }
+
+    /// Lines that have to be listed; each is handed out once.
+    pub(crate) fn take_unsynced(&mut self) -> Vec<(Arc<str>, u64)> {
+        let names = std::mem::take(&mut self.unsynced);
+        let listing = |name: Arc<str>| self.lines.get(&name).map(|line| (name, line.listing));
+        names.into_iter().filter_map(listing).collect()
+    }
+
+    /// A listing failed: it has to be repeated.
+    pub(crate) fn sync_again(&mut self, name: &Arc<str>) {
+        if self.lines.contains_key(name) {
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// News was or may have been missed: everything has to be listed again.
+    pub(crate) fn forget(&mut self, now: Duration) {
+        for (name, line) in &mut self.lines {
+            line.forget(now);
+            self.listings += 1;
+            line.listing = self.listings;
+            self.unsynced.insert(Arc::clone(name));
+        }
+    }
+
+    /// Nobody of ours waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Calls every waiter of ours at once: a mistake that is planted.
+    pub(crate) fn call_all(&mut self) {
+        self.lines.values_mut().for_each(Line::call_all);
+    }
+
+    /// Takes in what happened, and lets the lines concerned act on it. `recheck` is when a line
+    /// that is known to be busy looks again even if it hears nothing.
+    pub(crate) fn hear(&mut self, batch: &Batch, now: Duration, recheck: Duration) {
+        for event in &batch.events {
+            let key = event.key();
+            match key.kind.as_str() {
+                LEASE => self.hear_lease(event, batch.revision, now, recheck),
+                WAITER => self.hear_waiter(event, batch.revision, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn hear_lease(&mut self, event: &Event, revision: u64, now: Duration, recheck: Duration) {
+        let id = event.key().id.as_str();
+        let ended = matches!(event, Event::Delete { .. });
+        // A lease is waited for under its own id, under its namespace (a slot's), or in the line
+        // that readers and writers of a scope share.
+        let group = id.split_once('/').map(|(group, _)| group.to_owned());
+        let shared = untagged(id).map(|(scope, _)| tagged(scope, SHARED));
+        for name in [Some(id.to_owned()), group, shared].into_iter().flatten() {
+            let Some((name, _)) = self.lines.get_key_value(name.as_str()) else { continue };
+            let name = Arc::clone(name);
+            let Some(line) = self.lines.get_mut(&name) else { continue };
+            if ended {
+                line.heard_free(now, revision);
+            } else if *name == *id {
+                line.busy(recheck);
+            }
+            if let Event::Put(object) = event {
+                self.hear_holder(&name, object);
+            }
+            self.step(&name, now);
+        }
+    }
+
+    fn hear_holder(&self, name: &Arc<str>, lease: &Object) {
+        let from = (Arc::clone(name), Arc::from(""));
+        let mut here = self.resuming.range(from..).take_while(|((line, _), _)| line == name);
+        let Some(first) = here.next() else { return };
+        let Ok(record) = decode::<LeaseRecord>(lease, "") else { return };
+        for (_, Resuming { owner, served }) in std::iter::once(first).chain(here) {
+            if *record.holder == *owner.name() && *record.start == *owner.start() {
+                served.notify_one();
+            }
+        }
+    }
+
+    fn hear_waiter(&mut self, event: &Event, revision: u64, now: Duration) {
+        let Some((name, nonce)) = untagged(&event.key().id) else { return };
+        let Some((name, _)) = self.lines.get_key_value(name) else { return };
+        let name = Arc::clone(name);
+        let Some(line) = self.lines.get_mut(&name) else { return };
+        match (event, nonce) {
+            (Event::Put(object), "") => line.heard_mark(object.revision),
+            (Event::Delete { .. }, "") => {}
+            (_, RESIZED) => line.heard_free(now, revision),
+            (Event::Put(object), nonce) => {
+                line.heard_waiter(&Stored::read(nonce, object), revision);
+            }
+            (Event::Delete { last, .. }, nonce) => {
+                let place = last.as_ref().map(|object| object.created_revision);
+                line.heard_gone(nonce, place, revision, now);
+            }
+        }
+        self.step(&name, now);
+    }
+}

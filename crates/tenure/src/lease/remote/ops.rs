@@ -1,0 +1,219 @@
+//! What a coordinator does for whoever has a deed. It keeps nothing of it, so any other coordinator
+//! on the same store does the same.
+
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+
+use crate::lease::acquire::claim::read;
+use crate::lease::end::handover;
+use crate::lease::end::release::{self, Outcome};
+use crate::lease::hold::heartbeat::same_again;
+use crate::lease::hold::state::{Grant, Held};
+use crate::lease::hold::timing::attempt_timeout;
+use crate::lease::inner::Agent;
+use crate::lease::metrics::EndLabels;
+use crate::lease::remote::grant::{Deed, Renewed, remaining};
+use crate::lease::terms::check_life;
+use crate::lease::{Coordinator, LeaseInfo, Loss, Metadata};
+use crate::store::{Touch, Touched};
+use crate::{Error, Result};
+
+/// Attempts to renew what others renew at the same moment.
+const ATTEMPTS: u32 = 8;
+/// Calls at the same time: of a store that takes few in one, and for those it said no to.
+const AT_ONCE: usize = 16;
+
+impl Coordinator {
+    /// Renews these leases, in as few round trips as the store allows, whoever granted them. One
+    /// answer for each, in their order; renewing again is always safe. The life asked for is
+    /// [`Deed::ttl`], which may be another one than before.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the token of the present holder, for one that has ended.
+    pub async fn renew_deeds(&self, deeds: &[Deed]) -> Vec<Result<Renewed>> {
+        let agent = self.agent();
+        let limit = agent.store.capabilities().limits.touches.max(1);
+        let calls: Vec<_> = deeds.chunks(limit).map(|chunk| renew(agent, chunk)).collect();
+        let answers: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        for answer in &answers {
+            match answer {
+                Ok(_) => agent.metrics.renewed.inc(),
+                Err(_) => agent.metrics.renewals_failed.inc(),
+            };
+        }
+        answers
+    }
+
+    /// Lets go of a lease, after the work has stopped. There are no hooks on a deed: an
+    /// error it is released with goes to the log, a value nowhere.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it had ended already.
+    pub async fn release_deed(&self, deed: &Deed, outcome: Outcome<'_>) -> Result<()> {
+        let agent = self.agent();
+        let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
+        release::try_release(agent, &[held], outcome, None).await?;
+        if let Outcome::Fail(error) = outcome {
+            tracing::info!(lease = %deed.id, holder = %deed.owner, "failed: {error}");
+        }
+        ended(agent, deed, &Loss::Released);
+        Ok(())
+    }
+
+    /// Passes a lease on to somebody who waits for it, by name or by `name#nonce`, after the work
+    /// has stopped. See [`crate::lease::Lease::hand_over`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it has ended; [`Error::Invalid`] if no such waiter is in line, and then it
+    /// is still held. If the outcome stays [`Error::Unknown`], it is let go: it may be passed on at
+    /// any moment.
+    pub async fn hand_over_deed(&self, deed: &Deed, successor: &str) -> Result<()> {
+        let agent = self.agent();
+        let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
+        // Before the line is looked at: for what is lost, nobody need be in it.
+        present(agent, deed).await?;
+        let composed = handover::compose(agent, &held, &deed.line, successor).await?;
+        let passed_on = handover::pass_on(agent, &held, &deed.line, successor, composed).await;
+        match &passed_on {
+            Ok(to) => ended(agent, deed, &Loss::HandedOver { to: to.clone() }),
+            Err(error) if error.is_unknown() => {
+                let doubt = Some(error.clone());
+                let _ = release::try_release(agent, &[held], Outcome::Plain, doubt).await;
+            }
+            Err(_) => {}
+        }
+        passed_on.map(drop)
+    }
+
+    /// Tells everybody something else about the holder, and starts the lease's life anew. If the
+    /// outcome is unknown, say it again.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it has ended.
+    pub async fn proclaim_deed(&self, deed: &Deed, metadata: Metadata) -> Result<Renewed> {
+        check_life(deed.ttl)?;
+        let agent = self.agent();
+        let info = present(agent, deed).await?;
+        let sent = agent.clock.uptime();
+        // What the record says about itself stays; the deed may be anybody's copy.
+        let (owner, acquired_at_ms) = (info.holder, info.acquired_at_ms);
+        let grant = deed.grant(agent.store.capabilities(), sent);
+        let held = Held::new(Grant { owner, acquired_at_ms, metadata, ..grant });
+        let committed = agent.store.commit(same_again(&held)).await?;
+        let revision = committed.first_put().map_or(info.revision, |put| put.revision);
+        agent.metrics.renewed.inc();
+        granted(agent, deed, sent, revision)
+    }
+}
+
+/// Keeps account of what was held elsewhere.
+fn ended(agent: &Agent, deed: &Deed, loss: &Loss) {
+    agent.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
+    tracing::info!(lease = %deed.id, holder = %deed.owner, token = deed.token, "{loss}");
+}
+
+/// Renews as many as fit in one touch.
+async fn renew(agent: &Agent, deeds: &[Deed]) -> Vec<Result<Renewed>> {
+    // One that makes no sense must not spoil the others.
+    let mut answers: Vec<Option<Result<Renewed>>> =
+        deeds.iter().map(|deed| check(agent, deed).err().map(Err)).collect();
+    let sound: Vec<usize> = (0..deeds.len()).filter(|at| answers[*at].is_none()).collect();
+    let touches = sound.iter().map(|at| touch(agent, &deeds[*at], deeds[*at].revision)).collect();
+    let sent = agent.clock.uptime();
+    let mut odd = Vec::new();
+    match send(agent, touches).await {
+        Err(error) => sound.iter().for_each(|at| answers[*at] = Some(Err(error.clone()))),
+        Ok(results) => {
+            for (at, result) in sound.into_iter().zip(results) {
+                match result {
+                    Ok(touched) => {
+                        answers[at] = Some(granted(agent, &deeds[at], sent, touched.revision));
+                    }
+                    Err(error) if error.is_conflict() || error.is_not_found() => odd.push(at),
+                    Err(error) => answers[at] = Some(Err(error)),
+                }
+            }
+        }
+    }
+    let again = |at: usize| async move { (at, renew_as_it_is(agent, &deeds[at]).await) };
+    let mut explained = stream::iter(odd.into_iter().map(again)).buffer_unordered(AT_ONCE);
+    while let Some((at, answer)) = explained.next().await {
+        answers[at] = Some(answer);
+    }
+    let silent = || Err(Error::unknown(agent.backend(), "the store said nothing about it"));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(silent)).collect()
+}
+
+/// The store said no at the deed's revision: renews it at the present one, if it is still theirs.
+async fn renew_as_it_is(agent: &Agent, deed: &Deed) -> Result<Renewed> {
+    for _ in 0..ATTEMPTS {
+        let info = present(agent, deed).await?;
+        let sent = agent.clock.uptime();
+        let touched = send(agent, vec![touch(agent, deed, info.revision)]).await?;
+        match touched.into_iter().next() {
+            Some(Ok(touched)) => return granted(agent, deed, sent, touched.revision),
+            Some(Err(error)) if error.is_conflict() || error.is_not_found() => {}
+            Some(Err(error)) => return Err(error),
+            None => break,
+        }
+    }
+    Err(Error::unavailable(agent.backend(), "others changed it each time; renew it again"))
+}
+
+/// The lease as it is now, if it is still the one of this deed.
+async fn present(agent: &Agent, deed: &Deed) -> Result<LeaseInfo> {
+    let key = deed.key();
+    let timeout = agent.clock.sleep(patience(agent, deed.ttl));
+    let info = tokio::select! {
+        biased;
+        info = read(agent, &key) => info?,
+        () = timeout => return Err(Error::unavailable(agent.backend(), "no answer in time")),
+    };
+    match info {
+        Some(info) if info.nonce == deed.nonce && info.token == deed.token => Ok(info),
+        info => Err(deed.lost(info.map(|info| info.token))),
+    }
+}
+
+fn touch(agent: &Agent, deed: &Deed, revision: u64) -> Touch {
+    deed.touch(revision, agent.store.capabilities())
+}
+
+fn check(agent: &Agent, deed: &Deed) -> Result<()> {
+    check_life(deed.ttl)?;
+    agent.store.capabilities().limits.check_touches(&[touch(agent, deed, deed.revision)])
+}
+
+/// Sends touches, with a timeout that leaves time for others before the first of them ends.
+async fn send(agent: &Agent, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+    let Some(shortest) = touches.iter().map(|touch| touch.ttl).min() else {
+        return Ok(Vec::new());
+    };
+    let timeout = agent.clock.sleep(patience(agent, shortest));
+    tokio::select! {
+        biased;
+        answer = agent.store.touch(touches) => answer,
+        () = timeout => Err(Error::unknown(agent.backend(), "a renewal got no answer in time")),
+    }
+}
+
+/// How long one call may take for a lease of this life.
+fn patience(agent: &Agent, ttl: Duration) -> Duration {
+    let now = agent.clock.uptime();
+    attempt_timeout(now, now + ttl)
+}
+
+/// What was granted, unless the answer came too late to be of use.
+fn granted(agent: &Agent, deed: &Deed, sent: Duration, revision: u64) -> Result<Renewed> {
+    let timing = deed.timing(agent.store.capabilities());
+    let sent = crate::lease::hold::renew::counted_from(agent, sent);
+    match remaining(timing, sent, agent.clock.uptime()) {
+        Some(remaining) => Ok(Renewed { revision, ttl: timing.ttl, remaining }),
+        None => {
+            let reason = "the answer took longer than the lease lives; renew it again";
+            Err(Error::unknown(agent.backend(), reason))
+        }
+    }
+}
