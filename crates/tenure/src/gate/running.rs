@@ -179,7 +179,7 @@ impl Drop for Running {
         let (_, none) = mpsc::unbounded_channel();
         let mut ended = std::mem::replace(&mut self.ended, none);
         let mut left = self.left;
-        self.coordinator.agent().tie_up(async move {
+        self.coordinator.inner().clean_up(async move {
             while left > 0 && ended.recv().await.is_some() {
                 left -= 1;
             }

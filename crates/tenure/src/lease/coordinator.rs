@@ -8,7 +8,7 @@ use crate::lease::acquire::claim::{Claim as _, Whole, read};
 use crate::lease::end::reap;
 use crate::lease::end::release;
 use crate::lease::hold::renew;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{LEASE, LeaseInfo, LeaseRecord, WaiterInfo, encode, lease_key};
 use crate::lease::runtime::{OwnThread, Spawn};
 use crate::lease::{
@@ -23,7 +23,7 @@ use crate::{Error, Result};
 /// last lease are gone.
 #[derive(Clone)]
 pub struct Coordinator {
-    pub(crate) agent: Arc<Agent>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// Settings of a coordinator that is about to start.
@@ -82,8 +82,8 @@ impl Builder {
             Some(home) => home,
             None => OwnThread::start()?,
         };
-        let agent = Agent::start(self.store, owner, self.options, self.metrics, home);
-        Ok(Coordinator { agent })
+        let inner = Inner::start(self.store, owner, self.options, self.metrics, home);
+        Ok(Coordinator { inner })
     }
 }
 
@@ -92,7 +92,7 @@ impl Builder {
 pub struct Status {
     /// The holder, if there is one.
     pub holder: Option<LeaseInfo>,
-    /// The line, first come first; empty where the store keeps none.
+    /// The queue, first come first; empty where the store keeps none.
     pub waiters: Vec<WaiterInfo>,
 }
 
@@ -114,28 +114,28 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn agent(&self) -> &Arc<Agent> {
-        &self.agent
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Who this is.
     pub fn owner(&self) -> &Owner {
-        &self.agent.owner
+        &self.inner.owner
     }
 
     /// The store underneath.
     pub fn store(&self) -> &Store {
-        &self.agent.store
+        &self.inner.store
     }
 
     /// Its settings.
     pub fn options(&self) -> &Options {
-        &self.agent.options
+        &self.inner.options
     }
 
     /// Its counters.
     pub fn metrics(&self) -> &LeaseMetrics {
-        &self.agent.metrics
+        &self.inner.metrics
     }
 
     /// Acquires a scope.
@@ -146,18 +146,18 @@ impl Coordinator {
     /// have been acquired.
     pub async fn acquire(&self, scope: &Scope, terms: &Terms) -> Result<Lease> {
         let whole = Whole::new(scope);
-        let held = acquire::acquire(&self.agent, &whole, terms).await?;
+        let held = acquire::acquire(&self.inner, &whole, terms).await?;
         let held = held
             .into_iter()
             .next()
-            .ok_or_else(|| Error::unavailable(self.agent.backend(), "the store granted nothing"))?;
-        Ok(Lease::new(&self.agent, held, whole.line()))
+            .ok_or_else(|| Error::unavailable(self.inner.backend(), "the store granted nothing"))?;
+        Ok(Lease::new(&self.inner, held, whole.queue()))
     }
 
     /// Renews all of these now, in as few round trips as the store allows. One answer for each.
     pub async fn heartbeat(&self, leases: &[&Lease]) -> Vec<Result<()>> {
         let held = leases.iter().map(|lease| Arc::clone(lease.held())).collect();
-        renew::renew_now(&self.agent, held).await
+        renew::renew_now(&self.inner, held).await
     }
 
     /// Keeps a lease alive on behalf of an owner that is elsewhere: acquires it, or starts its life
@@ -172,14 +172,14 @@ impl Coordinator {
         ttl: Duration,
         metadata: Metadata,
     ) -> Result<WriteResult> {
-        crate::lease::remote::keep_alive::keep_alive(&self.agent, scope, owner, ttl, metadata).await
+        crate::lease::remote::keep_alive::keep_alive(&self.inner, scope, owner, ttl, metadata).await
     }
 
     /// Ends somebody's tenure, with a reason for that holder to read. Whether there was one.
     ///
     /// The holder learns of it with its next renewal; its fenced commits fail at once.
     pub async fn revoke(&self, scope: &Scope, reason: &str) -> Result<bool> {
-        release::revoke(&self.agent, scope, None, reason).await
+        release::revoke(&self.inner, scope, None, reason).await
     }
 
     /// The same, if it is the tenure under this token: whoever came after it is left alone.
@@ -187,12 +187,12 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Lost`], with the token of the present holder.
     pub async fn revoke_token(&self, scope: &Scope, token: u64, reason: &str) -> Result<bool> {
-        release::revoke(&self.agent, scope, Some(token), reason).await
+        release::revoke(&self.inner, scope, Some(token), reason).await
     }
 
     /// Who holds a scope.
     pub async fn holder(&self, scope: &Scope) -> Result<Option<LeaseInfo>> {
-        read(&self.agent, &lease_key(scope)).await
+        read(&self.inner, &lease_key(scope)).await
     }
 
     /// Who holds a scope, and who waits for it since when.
@@ -205,8 +205,8 @@ impl Coordinator {
     pub async fn list(&self, namespace: &Namespace, children: bool) -> Result<Vec<LeaseInfo>> {
         let mut leases = Vec::new();
         for prefix in prefixes(namespace, children) {
-            for object in self.agent.store.list_all(&Query::new(LEASE).prefix(prefix)).await? {
-                leases.extend(LeaseInfo::listed(&object, self.agent.backend()));
+            for object in self.inner.store.list_all(&Query::new(LEASE).prefix(prefix)).await? {
+                leases.extend(LeaseInfo::listed(&object, self.inner.backend()));
             }
         }
         Ok(leases)
@@ -214,8 +214,8 @@ impl Coordinator {
 
     /// Every lease held, in order of its id.
     pub async fn list_all(&self) -> Result<Vec<LeaseInfo>> {
-        let objects = self.agent.store.list_all(&Query::new(LEASE)).await?;
-        let backend = self.agent.backend();
+        let objects = self.inner.store.list_all(&Query::new(LEASE)).await?;
+        let backend = self.inner.backend();
         Ok(objects.iter().filter_map(|object| LeaseInfo::listed(object, backend)).collect())
     }
 
@@ -234,7 +234,7 @@ impl Coordinator {
     ) -> Result<usize> {
         let (mut reaped, mut failed) = (0, None);
         for prefix in namespaces.iter().flat_map(|namespace| prefixes(namespace, children)) {
-            match reap::reap(&self.agent, &prefix, hook).await {
+            match reap::reap(&self.inner, &prefix, hook).await {
                 Ok(done) => reaped += done,
                 Err(error) if reap::concerns_one(&error) => _ = failed.get_or_insert(error),
                 Err(error) => return Err(error),
@@ -244,20 +244,20 @@ impl Coordinator {
     }
 
     /// Resolves when everything that was dropped has been let go of: leases without a release, waits
-    /// that were given up. A program that ends before finds its places in line and its leases kept
+    /// that were given up. A program that ends before finds its places in the queue and its leases kept
     /// until they expire.
     pub async fn settle(&self) {
-        self.agent.tied_up().await;
+        self.inner.cleaned_up().await;
     }
 
-    /// How many callers are in line.
+    /// How many callers are in the queue.
     pub fn waiting(&self) -> usize {
-        self.agent.waiting()
+        self.inner.waiting()
     }
 
     /// How many leases are being renewed.
     pub fn held(&self) -> usize {
-        self.agent.scheduled()
+        self.inner.scheduled()
     }
 }
 

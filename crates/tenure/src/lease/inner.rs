@@ -13,7 +13,7 @@ use crate::lease::hold::schedule::Schedule;
 use crate::lease::hold::state::Held;
 use crate::lease::metrics::EndLabels;
 use crate::lease::nonces::Nonces;
-use crate::lease::queue::queues::Lines;
+use crate::lease::queue::queues::WaitQueues;
 use crate::lease::queue::task;
 use crate::lease::queue::task::Listing;
 use crate::lease::runtime::Spawn;
@@ -23,7 +23,7 @@ use crate::store::{Batch, Store};
 use crate::{Error, Result};
 
 /// The shared middle of a coordinator.
-pub(crate) struct Agent {
+pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) clock: SharedClock,
     pub(crate) random: SharedRandom,
@@ -35,17 +35,17 @@ pub(crate) struct Agent {
     schedule: Mutex<Schedule>,
     /// Wakes the renewal.
     wake: Arc<Notify>,
-    lines: Mutex<Lines>,
-    /// Wakes the usher.
+    queues: Mutex<WaitQueues>,
+    /// Wakes the task.
     pub(crate) poke: Arc<Notify>,
-    /// Tells that lines can be joined.
+    /// Tells that queues can be joined.
     opened: Notify,
     /// How much of what was dropped is still to be let go of.
-    loose_ends: watch::Sender<usize>,
+    cleanups: watch::Sender<usize>,
 }
 
-impl Agent {
-    /// An agent whose renewals run from now on.
+impl Inner {
+    /// An inner whose renewals run from now on.
     pub(crate) fn start(
         store: Store,
         owner: Owner,
@@ -53,7 +53,7 @@ impl Agent {
         metrics: LeaseMetrics,
         home: Arc<dyn Spawn>,
     ) -> Arc<Self> {
-        let agent = Arc::new(Self {
+        let inner = Arc::new(Self {
             clock: Arc::clone(store.clock()),
             random: Arc::clone(store.random()),
             store,
@@ -64,13 +64,13 @@ impl Agent {
             nonces: Nonces::default(),
             schedule: Mutex::default(),
             wake: Arc::default(),
-            lines: Mutex::default(),
+            queues: Mutex::default(),
             poke: Arc::default(),
             opened: Notify::new(),
-            loose_ends: watch::Sender::new(0),
+            cleanups: watch::Sender::new(0),
         });
-        agent.spawn(renew::run(Arc::downgrade(&agent), Arc::clone(&agent.wake)));
-        agent
+        inner.spawn(renew::run(Arc::downgrade(&inner), Arc::clone(&inner.wake)));
+        inner
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -79,18 +79,18 @@ impl Agent {
     }
 
     /// Lets go of what somebody dropped.
-    pub(crate) fn tie_up(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let loose_end = LooseEnd::new(&self.loose_ends);
+    pub(crate) fn clean_up(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let cleanup = Cleanup::new(&self.cleanups);
         self.spawn(async move {
             task.await;
-            drop(loose_end);
+            drop(cleanup);
         });
     }
 
     /// Resolves when nothing is left to be let go of.
-    pub(crate) async fn tied_up(&self) {
+    pub(crate) async fn cleaned_up(&self) {
         // It cannot fail: we hold the sender.
-        let _ = self.loose_ends.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.cleanups.subscribe().wait_for(|count| *count == 0).await;
     }
 
     pub(crate) fn nonce(&self) -> Arc<str> {
@@ -175,56 +175,60 @@ impl Agent {
         }
     }
 
-    /// Callers in line.
+    /// Callers in the queue.
     pub(crate) fn waiting(&self) -> usize {
-        self.lines().waiting
+        self.queues().waiting
     }
 
-    // ---- lines -----------------------------------------------------------------------------------
+    // ---- queues -----------------------------------------------------------------------------------
 
     /// Whether whoever waits is told, so that it need not ask.
     pub(crate) fn listens(&self) -> bool {
         self.store.capabilities().notifies_all()
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, WaitQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the lines and lets the line of this name act on it.
-    pub(crate) fn with_line<T>(&self, name: &Arc<str>, act: impl FnOnce(&mut Lines) -> T) -> T {
+    /// Does something with the queues and lets the queue of this name act on it.
+    pub(crate) fn with_queue<T>(
+        &self,
+        name: &Arc<str>,
+        act: impl FnOnce(&mut WaitQueues) -> T,
+    ) -> T {
         let now = self.clock.uptime();
-        let mut lines = self.lines();
-        let result = act(&mut lines);
-        let poke = lines.step(name, now);
-        drop(lines);
+        let mut queues = self.queues();
+        let result = act(&mut queues);
+        let poke = queues.step(name, now);
+        drop(queues);
         if poke {
             self.poke.notify_one();
         }
         result
     }
 
-    /// Resolves once news arrives, so that a line can be joined without missing any.
+    /// Resolves once news arrives, so that a queue can be joined without missing any.
     ///
     /// # Errors
     /// If the store refuses to tell any: waiting would be in vain. Or if it cannot for so long that it is
     /// time to look without being told.
-    pub(crate) async fn lines_open(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn queues_open(self: &Arc<Self>) -> Result<()> {
         let mut has_waited = false;
         loop {
             let opened = self.opened.notified();
             tokio::pin!(opened);
             opened.as_mut().enable();
             let start = {
-                let mut lines = self.lines();
-                if lines.open {
+                let mut queues = self.queues();
+                if queues.open {
                     return Ok(());
                 }
                 // What was refused to others before is asked for once more.
-                if let Some(error) = lines.refused.as_ref().filter(|_| has_waited) {
+                if let Some(error) = queues.refused.as_ref().filter(|_| has_waited) {
                     return Err(error.clone());
                 }
-                !std::mem::replace(&mut lines.running, true)
+                !std::mem::replace(&mut queues.running, true)
             };
             if start {
                 self.spawn(task::run(Arc::downgrade(self)));
@@ -240,103 +244,105 @@ impl Agent {
     }
 
     /// Whether news arrives.
-    pub(crate) fn are_lines_open(&self) -> bool {
-        self.lines().open
+    pub(crate) fn are_queues_open(&self) -> bool {
+        self.queues().open
     }
 
-    pub(crate) fn open_lines(&self) {
-        let mut lines = self.lines();
-        lines.open = true;
-        lines.refused = None;
-        lines.forget(self.clock.uptime());
-        drop(lines);
+    pub(crate) fn open_queues(&self) {
+        let mut queues = self.queues();
+        queues.open = true;
+        queues.refused = None;
+        queues.forget(self.clock.uptime());
+        drop(queues);
         self.opened.notify_waiters();
     }
 
     /// The store cannot be watched. Where that is no matter of time, whoever is about to join is told,
-    /// and if nobody waits in line already there is no more to do: then it is true.
-    pub(crate) fn lines_failed(&self, error: &Error) -> bool {
+    /// and if nobody waits in the queue already there is no more to do: then it is true.
+    pub(crate) fn queues_failed(&self, error: &Error) -> bool {
         if !matches!(error, Error::Refused { .. }) {
             return false;
         }
-        let mut lines = self.lines();
-        lines.refused = Some(error.clone());
-        let ended = lines.is_empty();
+        let mut queues = self.queues();
+        queues.refused = Some(error.clone());
+        let ended = queues.is_empty();
         if ended {
-            lines.running = false;
+            queues.running = false;
         }
-        drop(lines);
+        drop(queues);
         self.opened.notify_waiters();
         ended
     }
 
-    pub(crate) fn close_lines(&self) {
-        self.lines().open = false;
+    pub(crate) fn close_queues(&self) {
+        self.queues().open = false;
     }
 
-    /// Ends the work for the lines if nobody waits. Whether it ended.
-    pub(crate) fn end_lines(&self) -> bool {
-        let mut lines = self.lines();
-        if !lines.is_empty() {
+    /// Ends the work for the queues if nobody waits. Whether it ended.
+    pub(crate) fn end_queues(&self) -> bool {
+        let mut queues = self.queues();
+        if !queues.is_empty() {
             return false;
         }
-        (lines.open, lines.running) = (false, false);
+        (queues.open, queues.running) = (false, false);
         true
     }
 
-    /// Runs timers. Returns lines to list, the next timer, and whether nobody waits.
-    pub(crate) fn tend_lines(&self, now: Duration) -> (Vec<(Arc<str>, u64)>, Duration, bool) {
-        let mut lines = self.lines();
-        lines.run_timers(now);
-        let unsynced = if self.listens() { lines.take_unsynced() } else { Vec::new() };
-        let until = lines.next_timer().unwrap_or(now + self.options.recheck_every);
-        (unsynced, until, lines.is_empty())
+    /// Runs timers. Returns queues to list, the next timer, and whether nobody waits.
+    pub(crate) fn tend_queues(&self, now: Duration) -> (Vec<(Arc<str>, u64)>, Duration, bool) {
+        let mut queues = self.queues();
+        queues.run_timers(now);
+        let unsynced = if self.listens() { queues.take_unsynced() } else { Vec::new() };
+        let until = queues.next_timer().unwrap_or(now + self.options.recheck_every);
+        (unsynced, until, queues.is_empty())
     }
 
     pub(crate) fn hear(&self, batch: &Batch) {
         let now = self.clock.uptime();
-        let mut lines = self.lines();
-        lines.hear(batch, now, now + self.options.recheck_every);
+        let mut queues = self.queues();
+        queues.hear(batch, now, now + self.options.recheck_every);
         if planted(Flaw::CallsEverybody) {
-            lines.call_all();
+            queues.call_all();
         }
     }
 
-    /// A line was listed. Does not count if it has been listed since, or news was missed since.
+    /// A queue was listed. Does not count if it has been listed since, or news was missed since.
     pub(crate) fn synced(&self, name: &Arc<str>, listed: &Listing) {
         let now = self.clock.uptime();
         let look_again = now + self.options.recheck_every;
-        self.with_line(name, |lines| {
-            let line = lines.get(name);
-            if let Some(line) = line.filter(|line| line.listing == listed.number && !line.synced) {
-                line.sync(&listed.waiters, listed.mark, listed.revision);
-                line.found(listed.held, now, look_again);
+        self.with_queue(name, |queues| {
+            let queue = queues.get(name);
+            if let Some(queue) =
+                queue.filter(|queue| queue.listing == listed.number && !queue.synced)
+            {
+                queue.sync(&listed.waiters, listed.mark, listed.revision);
+                queue.found(listed.held, now, look_again);
             }
         });
     }
 
     pub(crate) fn sync_again(&self, name: &Arc<str>) {
-        self.lines().sync_again(name);
+        self.queues().sync_again(name);
     }
 }
 
 /// Something that is being let go of. Also if that panics, it is over then.
-struct LooseEnd(watch::Sender<usize>);
+struct Cleanup(watch::Sender<usize>);
 
-impl LooseEnd {
+impl Cleanup {
     fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
-impl Drop for LooseEnd {
+impl Drop for Cleanup {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-impl Drop for Agent {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.wake.notify_one();
         self.poke.notify_one();
@@ -348,7 +354,7 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
     use crate::lease::acquire::claim::Whole;
-    use crate::lease::queue::entry::Ticket;
+    use crate::lease::queue::entry::QueueEntry;
     use crate::lease::{Coordinator, Hooks, Scope, Subject, Terms};
     use crate::store::memory::MemoryStore;
 
@@ -358,17 +364,17 @@ mod tests {
         let random = crate::random::SystemRandom::shared();
         let store = MemoryStore::new().into_store().with_clock(Arc::new(clock.clone()), random);
         let coordinator = Coordinator::new(store).unwrap();
-        let (agent, scope) = (coordinator.agent(), "a/free".parse::<Scope>().unwrap());
-        agent.lines_open().await.unwrap();
-        // Nobody comes, so the one that works for the lines leaves. This is where somebody comes who has
+        let (inner, scope) = (coordinator.inner(), "a/free".parse::<Scope>().unwrap());
+        inner.queues_open().await.unwrap();
+        // Nobody comes, so the one that works for the queues leaves. This is where somebody comes who has
         // just seen that they are open.
-        while agent.lines().running {
+        while inner.queues().running {
             clock.advance(Duration::from_millis(100));
             tokio::task::yield_now().await;
         }
         let terms = Terms::new().wait_forever();
-        let ticket = Ticket::join(agent, &Whole::new(&scope), &terms).await.unwrap();
-        let called = tokio::time::timeout(Duration::from_secs(20), ticket.cue()).await;
+        let entry = QueueEntry::join(inner, &Whole::new(&scope), &terms).await.unwrap();
+        let called = tokio::time::timeout(Duration::from_secs(20), entry.woken()).await;
         assert!(called.is_ok(), "nobody calls it, though the scope is free");
     }
 

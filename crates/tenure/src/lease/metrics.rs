@@ -27,7 +27,7 @@ pub struct LeaseMetrics {
     pub ended: Family<EndLabels, Counter>,
     /// Leases that this process renews itself; those of a deed it does not.
     pub held: Gauge,
-    /// Callers in line now.
+    /// Callers in the queue now.
     pub waiting: Gauge,
     /// How long those who got a lease had waited for it, in seconds.
     pub waited: Histogram,
@@ -57,7 +57,7 @@ impl LeaseMetrics {
         registry.register("renewals_failed", help, self.renewals_failed.clone());
         registry.register("ended", "Tenures ended, by reason", self.ended.clone());
         registry.register("held", "Leases that this process renews itself", self.held.clone());
-        registry.register("waiting", "Callers in line now", self.waiting.clone());
+        registry.register("waiting", "Callers in the queue now", self.waiting.clone());
         let help = "How long those who got a lease had waited, in seconds";
         registry.register("waited_seconds", help, self.waited.clone());
     }

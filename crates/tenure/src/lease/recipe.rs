@@ -2,7 +2,7 @@
 //!
 //! Kind `reconciler_lease`, id `singleton`, name `reconciler-lease`, payload
 //! `{"holder": …, "acquired_at_ms": …, "nonce": …}`. Nothing renews it in the background and nobody
-//! waits in line: the caller renews every third of its life and a standby tries every few seconds.
+//! waits in the queue: the caller renews every third of its life and a standby tries every few seconds.
 //! Programs that want more use a [`crate::lease::Coordinator`] or a [`crate::gate::Gate`].
 //!
 //! It differs from the usual hand-written one in four ways that matter. The store's clock judges

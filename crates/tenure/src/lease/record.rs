@@ -1,4 +1,4 @@
-//! What is written in the store: the lease itself, a waiter in its line, what reaping leaves to do.
+//! What is written in the store: the lease itself, a waiter in its queue, what reaping leaves to do.
 //!
 //! All of them are JSON, so that a person with `tenure object get` or plain SQL can read who holds
 //! what. Times in them are labels; nothing is ever decided by them.
@@ -16,7 +16,7 @@ use crate::{Error, Key, Object, Result};
 
 /// Held leases. The id is the scope; a reader's or a slot's says which one.
 pub const LEASE: &str = LEASES;
-/// Waiters in line (`scope#nonce`), and the mark that there is a line at all (`scope#`).
+/// Waiters in the queue (`scope#nonce`), and the mark that there is a queue at all (`scope#`).
 pub const WAITER: &str = "lease-waiter";
 /// What is left to reap when the lease of this nonce (`scope#nonce`) ends without a release.
 pub const REMAINS: &str = "lease-remains";
@@ -122,7 +122,7 @@ pub fn lease_key(scope: &Scope) -> Key {
     Key::new(LEASE, scope.as_str())
 }
 
-/// The id of something that belongs to one acquisition or waiter of a lease or line.
+/// The id of something that belongs to one acquisition or waiter of a lease or queue.
 pub(crate) fn tagged(id: &str, nonce: &str) -> String {
     [id, "#", nonce].concat()
 }

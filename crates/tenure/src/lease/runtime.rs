@@ -1,4 +1,4 @@
-//! Where a coordinator's background work runs: renewals, waiting in line, releases after a drop.
+//! Where a coordinator's background work runs: renewals, waiting in the queue, releases after a drop.
 //!
 //! In production that is a thread of its own with a small runtime, so that a program which blocks
 //! its own runtime cannot starve the renewal of its leases. A simulation brings its own spawner.
@@ -21,7 +21,7 @@ pub trait Spawn: Send + Sync + 'static {
 /// A thread with a runtime of its own, which ends when this is dropped.
 pub(crate) struct OwnThread {
     runtime: Handle,
-    /// Dropped with us: the thread's cue to end.
+    /// Dropped with us: the thread's woken to end.
     _stop: oneshot::Sender<()>,
 }
 

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use crate::flaws::{Flaw, planted};
-use crate::lease::acquire::claim::{Asked, Claim, Plan, Verdict};
-use crate::lease::acquire::commit::{Attempt, Taken, adopt, take};
+use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest};
+use crate::lease::acquire::commit::{Attempt, Attempted, adopt, take};
 use crate::lease::end::reap::leaves_remains;
 use crate::lease::hold::state::Held;
 use crate::lease::hooks::is_worth_asking_again;
-use crate::lease::inner::Agent;
-use crate::lease::queue::entry::{Ticket, mark};
+use crate::lease::inner::Inner;
+use crate::lease::queue::entry::{QueueEntry, mark};
 use crate::lease::record::WAITER;
 use crate::lease::{Terms, Wait};
 use crate::store::Expect;
@@ -22,10 +22,10 @@ const REPLANS: u32 = 16;
 /// How one try ended.
 pub(crate) enum Tried {
     Held(Vec<Arc<Held>>),
-    /// This owner has it from before. Whatever place it had in line it still has.
+    /// This owner has it from before. Whatever place it had in the queue it still has.
     Resumed(Vec<Arc<Held>>),
     Blocked,
-    /// The store has forgotten our place in line.
+    /// The store has forgotten our place in the queue.
     Gone,
     /// Nothing was tried.
     Idle,
@@ -33,27 +33,27 @@ pub(crate) enum Tried {
 
 /// One try, with a look at what this owner has already if the terms ask for it.
 pub(crate) async fn try_once(
-    agent: &Arc<Agent>,
+    inner: &Arc<Inner>,
     claim: &dyn Claim,
     terms: &Terms,
-    ticket: Option<&Ticket>,
+    entry: Option<&QueueEntry>,
 ) -> Result<Tried> {
     // Where the store would not refuse a second one, it has to be found before one is taken.
     if terms.resume
         && claim.may_be_had_twice()
-        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
+        && let Some(held) = Box::pin(resume(inner, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }
-    let tried = try_taking(agent, claim, terms, ticket).await?;
+    let tried = try_taking(inner, claim, terms, entry).await?;
     if terms.resume
         && matches!(tried, Tried::Blocked)
-        && let Some(held) = Box::pin(resume(agent, claim, terms)).await?
+        && let Some(held) = Box::pin(resume(inner, claim, terms)).await?
     {
         return Ok(Tried::Resumed(held));
     }
     if matches!(tried, Tried::Blocked) {
-        let (scope, standby) = (claim.line(), terms.owner_or(&agent.owner));
+        let (scope, standby) = (claim.queue(), terms.owner_or(&inner.owner));
         tracing::debug!(%scope, %standby, "asked for in vain: others have it, or come first");
     }
     Ok(tried)
@@ -61,15 +61,15 @@ pub(crate) async fn try_once(
 
 /// Holds what this owner has already.
 pub(crate) async fn resume(
-    agent: &Arc<Agent>,
+    inner: &Arc<Inner>,
     claim: &dyn Claim,
     terms: &Terms,
 ) -> Result<Option<Vec<Arc<Held>>>> {
     for _ in 0..REPLANS {
-        let owned = claim.owned(agent, terms.owner_or(&agent.owner)).await?;
+        let owned = claim.owned(inner, terms.owner_or(&inner.owner)).await?;
         let Some(first) = owned.first() else { return Ok(None) };
-        let reapable = terms.reapable || leaves_remains(agent, first).await?;
-        if let Some(held) = adopt(agent, owned, terms, reapable).await? {
+        let reapable = terms.reapable || leaves_remains(inner, first).await?;
+        if let Some(held) = adopt(inner, owned, terms, reapable).await? {
             return Ok(Some(held));
         }
         // Somebody else renewed it at the same moment, or it ended.
@@ -79,34 +79,35 @@ pub(crate) async fn resume(
 
 /// One try: plans, commits, and plans again while only the plan was at fault.
 async fn try_taking(
-    agent: &Arc<Agent>,
+    inner: &Arc<Inner>,
     claim: &dyn Claim,
     terms: &Terms,
-    ticket: Option<&Ticket>,
+    entry: Option<&QueueEntry>,
 ) -> Result<Tried> {
     // A new one for every try, also of one waiter: whoever looks for what an earlier try may have
     // left behind must not mistake this one for it.
-    let nonce = agent.nonce();
-    let is_mark = |key: &Key| key.kind == WAITER && *key == mark(claim.line());
+    let nonce = inner.nonce();
+    let is_mark = |key: &Key| key.kind == WAITER && *key == mark(claim.queue());
     let mut with_mark = true;
     let mut last = None;
     for _ in 0..REPLANS {
-        let asked = Asked { nonce: &nonce, passing: ticket.is_some_and(Ticket::passes_others) };
-        let Plan::Take { leases, mut commit } = claim.plan(agent, asked).await? else {
+        let asked =
+            PlanRequest { nonce: &nonce, passing: entry.is_some_and(QueueEntry::passes_others) };
+        let Plan::Take { leases, mut commit } = claim.plan(inner, asked).await? else {
             return Ok(Tried::Blocked);
         };
-        match ticket {
-            Some(ticket) => commit = commit.and(ticket.leaving(with_mark)),
+        match entry {
+            Some(entry) => commit = commit.and(entry.leaving(with_mark)),
             // Whoever is ready to wait does not get ahead of those who wait already.
-            None if terms.wait != Wait::No && agent.multi() && agent.listens() => {
-                commit = commit.check(mark(claim.line()), Expect::Absent);
+            None if terms.wait != Wait::No && inner.multi() && inner.listens() => {
+                commit = commit.check(mark(claim.queue()), Expect::Absent);
             }
             None => {}
         }
         let attempt = Attempt { leases, terms, nonce: &nonce, commit };
-        let error = match take(agent, attempt).await? {
-            Taken::Held(held) => return Ok(Tried::Held(held)),
-            Taken::Refused(error) => error,
+        let error = match take(inner, attempt).await? {
+            Attempted::Held(held) => return Ok(Tried::Held(held)),
+            Attempted::Refused(error) => error,
         };
         match &error {
             Error::AlreadyExists { key, .. } if is_mark(key) => return Ok(Tried::Blocked),
@@ -114,36 +115,36 @@ async fn try_taking(
                 // Somebody has joined since; the mark stays.
                 with_mark = false;
             }
-            Error::NotFound { key } if ticket.is_some_and(|ticket| *key == ticket.key()) => {
+            Error::NotFound { key } if entry.is_some_and(|entry| *key == entry.key()) => {
                 return Ok(Tried::Gone);
             }
-            error => match claim.verdict(error) {
-                Verdict::Blocked => {
-                    if !robbed(agent, claim).await {
+            error => match claim.conflict_kind(error) {
+                ConflictKind::Blocked => {
+                    if !robbed(inner, claim).await {
                         return Ok(Tried::Blocked);
                     }
                 }
-                Verdict::Replan => {}
-                Verdict::Other if terms.hooks.is_some() && is_worth_asking_again(error) => {}
-                Verdict::Other => return Err(error.clone()),
+                ConflictKind::Replan => {}
+                ConflictKind::Other if terms.hooks.is_some() && is_worth_asking_again(error) => {}
+                ConflictKind::Other => return Err(error.clone()),
             },
         }
         last = Some(error);
     }
     Err(last
-        .unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker each time")))
+        .unwrap_or_else(|| Error::unavailable(inner.backend(), "others were quicker each time")))
 }
 
 /// The mistake of judging another's lease by one's own wall clock, where it is planted.
-async fn robbed(agent: &Agent, claim: &dyn Claim) -> bool {
+async fn robbed(inner: &Inner, claim: &dyn Claim) -> bool {
     if !planted(Flaw::TrustsWallClocks) {
         return false;
     }
-    let Ok(Some(info)) = claim.blocker(agent).await else { return false };
+    let Ok(Some(info)) = claim.blocker(inner).await else { return false };
     let ttl_ms = i64::try_from(info.ttl.as_millis()).unwrap_or(i64::MAX);
-    if agent.clock.wall_ms() < info.acquired_at_ms.saturating_add(ttl_ms) {
+    if inner.clock.wall_ms() < info.acquired_at_ms.saturating_add(ttl_ms) {
         return false;
     }
     let key = crate::Key::new(crate::lease::record::LEASE, info.id);
-    agent.store.commit(crate::store::Commit::new().delete(key, Expect::Any)).await.is_ok()
+    inner.store.commit(crate::store::Commit::new().delete(key, Expect::Any)).await.is_ok()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{LEASE, LeaseInfo, lease_key};
 use crate::lease::{Owner, Scope};
 use crate::store::{Commit, Query};
@@ -14,16 +14,16 @@ use crate::{Error, Key, Result};
 /// Something to be claimed.
 #[async_trait]
 pub(crate) trait Claim: Send + Sync {
-    /// The line to wait in.
-    fn line(&self) -> &Arc<str>;
+    /// The queue to wait in.
+    fn queue(&self) -> &Arc<str>;
 
     /// What it would take right now.
-    async fn plan(&self, agent: &Agent, asked: Asked<'_>) -> Result<Plan>;
+    async fn plan(&self, inner: &Inner, asked: PlanRequest<'_>) -> Result<Plan>;
 
     /// What it means that the commit was refused with this error.
-    fn verdict(&self, error: &Error) -> Verdict;
+    fn conflict_kind(&self, error: &Error) -> ConflictKind;
 
-    /// Whether the next in line should try at once after a success: there may be more to have.
+    /// Whether the next in the queue should try at once after a success: there may be more to have.
     fn has_more(&self) -> bool {
         false
     }
@@ -34,29 +34,29 @@ pub(crate) trait Claim: Send + Sync {
     }
 
     /// What this owner has of it already; all that the claim would take, or nothing.
-    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
-        let holder = self.blocker(agent).await?;
+    async fn owned(&self, inner: &Inner, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+        let holder = self.blocker(inner).await?;
         Ok(holder.into_iter().filter(|info| info.holder == *owner).collect())
     }
 
     /// Where to wait for what was in the way a moment ago.
-    async fn whereabouts(&self, _agent: &Agent) -> Result<Whereabouts> {
-        Ok(Whereabouts::Here)
+    async fn wait_location(&self, _inner: &Inner) -> Result<WaitLocation> {
+        Ok(WaitLocation::Here)
     }
 
     /// Among which leases is the one that a hand-over grants; `None` if none can satisfy it.
     fn handed(&self) -> Option<Query>;
 
     /// Who is in the way, for people.
-    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>>;
+    async fn blocker(&self, inner: &Inner) -> Result<Option<LeaseInfo>>;
 }
 
 /// Who asks for a plan.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PlanRequest<'a> {
     /// The nonce of this try.
     pub(crate) nonce: &'a str,
-    /// Others are ahead in line and have been silent when it was their turn. They are taken for
+    /// Others are ahead in the queue and have been silent when it was their turn. They are taken for
     /// dead, so a plan must not succeed where one of them, alive, would have been refused.
     pub(crate) passing: bool,
 }
@@ -71,18 +71,18 @@ pub(crate) enum Plan {
 
 /// Where what is in the way is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
-    /// In this line.
+pub(crate) enum WaitLocation {
+    /// In this queue.
     Here,
     /// In another.
     Elsewhere,
-    /// Nothing is in the way any more, and no news of it will come in this line.
+    /// Nothing is in the way any more, and no news of it will come in this queue.
     Nowhere,
 }
 
 /// What a refusal means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ConflictKind {
     /// Somebody else has it.
     Blocked,
     /// The plan was made on what has changed since: make another.
@@ -93,30 +93,30 @@ pub(crate) enum Verdict {
 
 /// One scope, held alone.
 pub(crate) struct Whole {
-    line: Arc<str>,
+    queue: Arc<str>,
     key: Key,
 }
 
 impl Whole {
     pub(crate) fn new(scope: &Scope) -> Self {
-        Self { line: scope.as_str().into(), key: lease_key(scope) }
+        Self { queue: scope.as_str().into(), key: lease_key(scope) }
     }
 }
 
 #[async_trait]
 impl Claim for Whole {
-    fn line(&self) -> &Arc<str> {
-        &self.line
+    fn queue(&self) -> &Arc<str> {
+        &self.queue
     }
 
-    async fn plan(&self, _agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
+    async fn plan(&self, _inner: &Inner, _asked: PlanRequest<'_>) -> Result<Plan> {
         Ok(Plan::Take { leases: vec![self.key.clone()], commit: Commit::new() })
     }
 
-    fn verdict(&self, error: &Error) -> Verdict {
+    fn conflict_kind(&self, error: &Error) -> ConflictKind {
         match error {
-            Error::AlreadyExists { key, .. } if *key == self.key => Verdict::Blocked,
-            _ => Verdict::Other,
+            Error::AlreadyExists { key, .. } if *key == self.key => ConflictKind::Blocked,
+            _ => ConflictKind::Other,
         }
     }
 
@@ -124,8 +124,8 @@ impl Claim for Whole {
         Some(only(&self.key.id))
     }
 
-    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
-        read(agent, &self.key).await
+    async fn blocker(&self, inner: &Inner) -> Result<Option<LeaseInfo>> {
+        read(inner, &self.key).await
     }
 }
 
@@ -137,12 +137,12 @@ pub(crate) fn only(id: &str) -> Query {
 
 /// The lease that a hand-over has granted to this nonce.
 pub(crate) async fn granted(
-    agent: &Agent,
+    inner: &Inner,
     among: &Query,
     nonce: &str,
 ) -> Result<Option<LeaseInfo>> {
-    for object in agent.store.list_all(among).await? {
-        let info = LeaseInfo::listed(&object, agent.backend());
+    for object in inner.store.list_all(among).await? {
+        let info = LeaseInfo::listed(&object, inner.backend());
         if let Some(info) = info.filter(|info| *info.nonce == *nonce) {
             return Ok(Some(info));
         }
@@ -151,7 +151,7 @@ pub(crate) async fn granted(
 }
 
 /// A lease as it is now.
-pub(crate) async fn read(agent: &Agent, key: &Key) -> Result<Option<LeaseInfo>> {
-    let object = agent.store.get(key).await?;
-    object.map(|object| LeaseInfo::read(&object, agent.backend())).transpose()
+pub(crate) async fn read(inner: &Inner, key: &Key) -> Result<Option<LeaseInfo>> {
+    let object = inner.store.get(key).await?;
+    object.map(|object| LeaseInfo::read(&object, inner.backend())).transpose()
 }

@@ -8,7 +8,7 @@ use crate::lease::acquire::claim::read;
 use crate::lease::hold::renew;
 use crate::lease::hold::state::{Grant, Held};
 use crate::lease::hooks::{Draft, Subject};
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{self, LEASE, REMAINS, RemainsRecord, encode, tagged};
 use crate::lease::{LeaseInfo, Terms, Timing};
 use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
@@ -20,7 +20,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) const LATE_LOOKS: u32 = 5;
 
 /// How an attempt ended.
-pub(crate) enum Taken {
+pub(crate) enum Attempted {
     /// All of it is held.
     Held(Vec<Arc<Held>>),
     /// The store understood and said no; nothing was taken.
@@ -37,32 +37,32 @@ pub(crate) struct Attempt<'a> {
 }
 
 /// Takes leases, or nothing.
-pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Taken> {
-    let timing = attempt.terms.timing(&agent.options, agent.store.capabilities());
-    let acquired_at_ms = agent.clock.wall_ms();
-    let owner = attempt.terms.owner_or(&agent.owner);
+pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Attempted> {
+    let timing = attempt.terms.timing(&inner.options, inner.store.capabilities());
+    let acquired_at_ms = inner.clock.wall_ms();
+    let owner = attempt.terms.owner_or(&inner.owner);
     let (terms, nonce) = (attempt.terms, attempt.nonce);
-    let (leases, commit) = compose(agent, attempt, timing, acquired_at_ms).await?;
-    let unsettled = Unsettled::new(agent, leases, terms, nonce);
-    let sent = agent.clock.uptime();
-    let (grants, sent) = match agent.store.commit(commit).await {
-        Ok(committed) => (numbers(agent, &committed, unsettled.leases.len())?, sent),
+    let (leases, commit) = build(inner, attempt, timing, acquired_at_ms).await?;
+    let abandoned = AbandonedAcquire::new(inner, leases, terms, nonce);
+    let sent = inner.clock.uptime();
+    let (grants, sent) = match inner.store.commit(commit).await {
+        Ok(committed) => (numbers(inner, &committed, abandoned.leases.len())?, sent),
         Err(error) if error.is_unknown() => {
-            match Box::pin(recover(&unsettled, timing.ttl, sent + timing.ttl, &error)).await? {
+            match Box::pin(recover(&abandoned, timing.ttl, sent + timing.ttl, &error)).await? {
                 Some(recovered) => recovered,
                 // Not there, though it may still arrive: whoever may ask again finds it then.
                 None if terms.resume => return Err(error),
-                // `unsettled` stays to look for it.
-                None => return Err(Error::unavailable(agent.backend(), error)),
+                // `abandoned` stays to look for it.
+                None => return Err(Error::unavailable(inner.backend(), error)),
             }
         }
         Err(error) => {
-            unsettled.settle();
-            return if error.is_refusal() { Ok(Taken::Refused(error)) } else { Err(error) };
+            abandoned.settle();
+            return if error.is_refusal() { Ok(Attempted::Refused(error)) } else { Err(error) };
         }
     };
-    let sent = renew::counted_from(agent, sent);
-    let held: Vec<Arc<Held>> = unsettled
+    let sent = renew::counted_from(inner, sent);
+    let held: Vec<Arc<Held>> = abandoned
         .leases
         .iter()
         .zip(grants)
@@ -82,21 +82,21 @@ pub(crate) async fn take(agent: &Arc<Agent>, attempt: Attempt<'_>) -> Result<Tak
             })
         })
         .collect();
-    let sent = in_time(agent, &held, sent).await?;
-    unsettled.settle();
+    let sent = in_time(inner, &held, sent).await?;
+    abandoned.settle();
     for held in &held {
-        agent.began(held, sent);
+        inner.began(held, sent);
     }
-    Ok(Taken::Held(held))
+    Ok(Attempted::Held(held))
 }
 
-async fn compose(
-    agent: &Agent,
+async fn build(
+    inner: &Inner,
     attempt: Attempt<'_>,
     timing: Timing,
     acquired_at_ms: i64,
 ) -> Result<(Vec<Key>, Commit)> {
-    let owner = attempt.terms.owner_or(&agent.owner);
+    let owner = attempt.terms.owner_or(&inner.owner);
     let record = record::Written {
         holder: owner.name(),
         start: owner.start(),
@@ -118,7 +118,7 @@ async fn compose(
         }
     }
     // The hook gets a draft of its own: what the lease needs is not its to lose.
-    let mut draft = Draft { store: &agent.store, commit: Commit::new() };
+    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
     if let Some(hooks) = &attempt.terms.hooks {
         for key in &attempt.leases {
             let (id, nonce, holder) = (&key.id, attempt.nonce, owner);
@@ -136,7 +136,7 @@ fn expecting(put: Put) -> Put {
 }
 
 /// Token and revision of each lease of a commit; they are its first writes.
-fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u64, u64)>> {
+fn numbers(inner: &Inner, committed: &Committed, leases: usize) -> Result<Vec<(u64, u64)>> {
     let number = |written: &Written| match written {
         Written::Put(result) => {
             if planted(Flaw::TokenRestarts) {
@@ -147,7 +147,7 @@ fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u
         _ => None,
     };
     let numbers: Option<Vec<_>> = committed.writes.iter().take(leases).map(number).collect();
-    numbers.ok_or_else(|| Error::unknown(agent.backend(), "the store did not say what it wrote"))
+    numbers.ok_or_else(|| Error::unknown(inner.backend(), "the store did not say what it wrote"))
 }
 
 /// What a commit whose outcome is unknown took, if it was applied, and the instant that counts from.
@@ -155,36 +155,36 @@ fn numbers(agent: &Agent, committed: &Committed, leases: usize) -> Result<Vec<(u
 /// Who finds its nonce knows that it holds, not for how long: a store may say `Unknown` because it
 /// could not make sure of the life. So what is found is renewed, and counts from there.
 async fn recover(
-    sought: &Unsettled,
+    sought: &AbandonedAcquire,
     ttl: Duration,
     give_up: Duration,
     error: &Error,
 ) -> Result<Option<(Vec<(u64, u64)>, Duration)>> {
-    let agent = &*sought.agent;
+    let inner = &*sought.inner;
     loop {
         let Some(found) = resolve(sought, give_up, error).await? else { return Ok(None) };
-        let sent = agent.clock.uptime();
+        let sent = inner.clock.uptime();
         match renewed(sought, found, ttl).await {
             Ok(numbers) => return Ok(numbers.map(|numbers| (numbers, sent))),
-            Err(renewing) if agent.clock.uptime() >= give_up => {
+            Err(renewing) if inner.clock.uptime() >= give_up => {
                 tracing::debug!(%renewing, "giving up on what was found");
                 return Err(error.clone());
             }
-            Err(_) => agent.clock.sleep(LOOK_AGAIN).await,
+            Err(_) => inner.clock.sleep(LOOK_AGAIN).await,
         }
     }
 }
 
 /// Starts the lives of what was found anew; `None` if one of them is over.
 async fn renewed(
-    sought: &Unsettled,
+    sought: &AbandonedAcquire,
     found: Vec<(u64, u64)>,
     ttl: Duration,
 ) -> Result<Option<Vec<(u64, u64)>>> {
     let touches = sought.leases.iter().zip(&found);
     let touches =
         touches.map(|(key, (_, revision))| Touch { key: key.clone(), revision: *revision, ttl });
-    let touched = sought.agent.store.touch(touches.collect()).await?;
+    let touched = sought.inner.store.touch(touches.collect()).await?;
     let mut numbers = Vec::with_capacity(found.len());
     for ((token, _), touched) in found.into_iter().zip(touched) {
         match touched {
@@ -198,22 +198,22 @@ async fn renewed(
 
 /// Finds out whether a commit whose outcome is unknown was applied: our nonce is there, or it is not.
 async fn resolve(
-    sought: &Unsettled,
+    sought: &AbandonedAcquire,
     give_up: Duration,
     error: &Error,
 ) -> Result<Option<Vec<(u64, u64)>>> {
-    let agent = &*sought.agent;
+    let inner = &*sought.inner;
     tracing::debug!(%error, "looking whether the lease was taken");
     let mut numbers = Vec::new();
     for key in &sought.leases {
         let info = loop {
-            match read(agent, key).await {
+            match read(inner, key).await {
                 Ok(info) => break info,
-                Err(reading) if agent.clock.uptime() >= give_up => {
+                Err(reading) if inner.clock.uptime() >= give_up => {
                     tracing::debug!(%reading, "giving up on finding out");
                     return Err(error.clone());
                 }
-                Err(_) => agent.clock.sleep(LOOK_AGAIN).await,
+                Err(_) => inner.clock.sleep(LOOK_AGAIN).await,
             }
         };
         match info {
@@ -228,15 +228,15 @@ async fn resolve(
 
 /// A grant that arrives so late that a renewal is due already is renewed first: nobody is handed a
 /// lease that is over, or about to be. Returns the instant the grant counts from.
-async fn in_time(agent: &Agent, held: &[Arc<Held>], sent: Duration) -> Result<Duration> {
-    let now = agent.clock.uptime();
+async fn in_time(inner: &Inner, held: &[Arc<Held>], sent: Duration) -> Result<Duration> {
+    let now = inner.clock.uptime();
     if held.iter().all(|held| now < held.timing.due(sent)) {
         return Ok(sent);
     }
-    Box::pin(renewed_first(agent, held, now)).await
+    Box::pin(renewed_first(inner, held, now)).await
 }
 
-async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Result<Duration> {
+async fn renewed_first(inner: &Inner, held: &[Arc<Held>], now: Duration) -> Result<Duration> {
     let touch = |held: &Arc<Held>| Touch {
         key: held.key.clone(),
         revision: held.state().revision,
@@ -244,9 +244,9 @@ async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Resu
     };
     let late = || {
         let reason = "it answers later than the lease would live; ask for a longer life";
-        Error::unavailable(agent.backend(), reason)
+        Error::unavailable(inner.backend(), reason)
     };
-    let results = agent.store.touch(held.iter().map(touch).collect()).await?;
+    let results = inner.store.touch(held.iter().map(touch).collect()).await?;
     for (held, result) in held.iter().zip(results) {
         match result {
             Ok(touched) => _ = held.renewed(now, touched.revision),
@@ -255,7 +255,7 @@ async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Resu
             Err(error) => return Err(error),
         }
     }
-    let arrived = agent.clock.uptime();
+    let arrived = inner.clock.uptime();
     if held.iter().any(|held| arrived >= held.state().valid_until) {
         return Err(late());
     }
@@ -265,20 +265,20 @@ async fn renewed_first(agent: &Agent, held: &[Arc<Held>], now: Duration) -> Resu
 /// The store says that these are ours: a hand-over has granted what we waited for, or an earlier
 /// acquisition of which nobody heard. Makes sure of them and holds them, all or none.
 pub(crate) async fn adopt(
-    agent: &Arc<Agent>,
+    inner: &Arc<Inner>,
     infos: Vec<LeaseInfo>,
     terms: &Terms,
     reapable: bool,
 ) -> Result<Option<Vec<Arc<Held>>>> {
-    let timing = terms.timing(&agent.options, agent.store.capabilities());
-    let sent = agent.clock.uptime();
+    let timing = terms.timing(&inner.options, inner.store.capabilities());
+    let sent = inner.clock.uptime();
     // Their lives began by no clock of ours: renew them, and count from there.
     let touch = |info: &LeaseInfo| Touch {
         key: Key::new(LEASE, info.id.clone()),
         revision: info.revision,
         ttl: timing.ttl,
     };
-    let touched = agent.store.touch(infos.iter().map(touch).collect()).await?;
+    let touched = inner.store.touch(infos.iter().map(touch).collect()).await?;
     let mut adopted = Vec::new();
     for (info, touched) in infos.into_iter().zip(touched) {
         let Ok(touched) = touched else { return Ok(None) };
@@ -296,27 +296,27 @@ pub(crate) async fn adopt(
             acquired_at_ms: info.acquired_at_ms,
         }));
     }
-    let Ok(sent) = in_time(agent, &adopted, sent).await else { return Ok(None) };
+    let Ok(sent) = in_time(inner, &adopted, sent).await else { return Ok(None) };
     for held in &adopted {
-        agent.began(held, sent);
+        inner.began(held, sent);
     }
     Ok(Some(adopted))
 }
 
 /// Looks after a commit of which nobody will hear the outcome: the caller went away, or gave up. If
 /// the lease turns up after all, it is let go again instead of blocking others for its whole life.
-struct Unsettled {
-    agent: Arc<Agent>,
+struct AbandonedAcquire {
+    inner: Arc<Inner>,
     leases: Vec<Key>,
     nonce: Arc<str>,
     settled: bool,
 }
 
-impl Unsettled {
-    fn new(agent: &Arc<Agent>, leases: Vec<Key>, terms: &Terms, nonce: &Arc<str>) -> Self {
-        let (agent, nonce) = (Arc::clone(agent), Arc::clone(nonce));
+impl AbandonedAcquire {
+    fn new(inner: &Arc<Inner>, leases: Vec<Key>, terms: &Terms, nonce: &Arc<str>) -> Self {
+        let (inner, nonce) = (Arc::clone(inner), Arc::clone(nonce));
         // Whoever may ask again gets this very lease then; to let go of it would be to take it away.
-        Self { agent, leases, nonce, settled: terms.resume }
+        Self { inner, leases, nonce, settled: terms.resume }
     }
 
     fn settle(mut self) {
@@ -324,17 +324,17 @@ impl Unsettled {
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for AbandonedAcquire {
     fn drop(&mut self) {
         if self.settled {
             return;
         }
-        let agent = Arc::clone(&self.agent);
+        let inner = Arc::clone(&self.inner);
         let (leases, nonce) = (std::mem::take(&mut self.leases), Arc::clone(&self.nonce));
-        self.agent.tie_up(async move {
+        self.inner.clean_up(async move {
             for look in 0..LATE_LOOKS {
-                agent.clock.sleep(LOOK_AGAIN * look * look).await;
-                if let Err(error) = let_go(&agent, &leases, &nonce).await {
+                inner.clock.sleep(LOOK_AGAIN * look * look).await;
+                if let Err(error) = withdraw(&inner, &leases, &nonce).await {
                     tracing::debug!(%error, "an abandoned lease may stay until it expires");
                 }
             }
@@ -343,10 +343,10 @@ impl Drop for Unsettled {
 }
 
 /// Lets go of those of these leases that this nonce has: nobody is there who holds them.
-pub(crate) async fn let_go(agent: &Agent, leases: &[Key], nonce: &str) -> Result<()> {
+pub(crate) async fn withdraw(inner: &Inner, leases: &[Key], nonce: &str) -> Result<()> {
     let mut result = Ok(());
     for key in leases {
-        match let_go_of_one(agent, key, nonce).await {
+        match withdraw_one(inner, key, nonce).await {
             // Somebody else has ended it, or it has expired.
             Err(error) if error.is_not_found() => {}
             Err(error) => result = Err(error),
@@ -356,12 +356,12 @@ pub(crate) async fn let_go(agent: &Agent, leases: &[Key], nonce: &str) -> Result
     result
 }
 
-async fn let_go_of_one(agent: &Agent, key: &Key, nonce: &str) -> Result<()> {
-    let Some(info) = read(agent, key).await?.filter(|info| *info.nonce == *nonce) else {
+async fn withdraw_one(inner: &Inner, key: &Key, nonce: &str) -> Result<()> {
+    let Some(info) = read(inner, key).await?.filter(|info| *info.nonce == *nonce) else {
         return Ok(());
     };
     let gone = Commit::new().delete(key.clone(), Expect::Revision(info.revision));
     let remains = Key::new(REMAINS, tagged(&key.id, nonce));
-    let gone = if agent.multi() { gone.delete(remains, Expect::Any) } else { gone };
-    agent.store.commit(gone).await.map(drop)
+    let gone = if inner.multi() { gone.delete(remains, Expect::Any) } else { gone };
+    inner.store.commit(gone).await.map(drop)
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::lease::acquire;
-use crate::lease::acquire::claim::{Asked, Claim, Plan, Verdict, Whereabouts, read};
+use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest, WaitLocation, read};
 use crate::lease::end::release::{self, Outcome};
 use crate::lease::hold::lease::Lease;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::lease_key;
 use crate::lease::{Coordinator, LeaseInfo, Loss, Owner, Scope, Terms};
 use crate::store::{Capability, Commit, Query};
@@ -31,10 +31,10 @@ pub struct Leases {
 impl Coordinator {
     /// Acquires all of these scopes, or none.
     ///
-    /// While one of them is held by somebody else, it waits in that one's line; when that is free,
+    /// While one of them is held by somebody else, it waits in that one's queue; when that is free,
     /// it tries for all again. It never holds one while it waits for another.
     pub async fn acquire_all(&self, scopes: &[Scope], terms: &Terms) -> Result<Leases> {
-        let agent = self.agent();
+        let inner = self.inner();
         let mut scopes = scopes.to_vec();
         scopes.sort();
         scopes.dedup();
@@ -45,15 +45,15 @@ impl Coordinator {
             let (max, got) = (MAX_SCOPES as u64, scopes.len() as u64);
             return Err(Error::LimitExceeded { limit: "scopes at once", max, got });
         }
-        if scopes.len() > 1 && !agent.multi() {
+        if scopes.len() > 1 && !inner.multi() {
             let capability = Capability::MultiObjectCommits;
-            return Err(Error::Unsupported { capability, backend: agent.backend() });
+            return Err(Error::Unsupported { capability, backend: inner.backend() });
         }
         let keys: Vec<Key> = scopes.iter().map(lease_key).collect();
-        let lines: Vec<Arc<str>> = scopes.iter().map(|scope| scope.as_str().into()).collect();
-        let held = acquire::acquire_several(agent, &keys, terms).await?;
-        let lease = |(held, line)| Lease::new(agent, held, line);
-        Ok(Leases { leases: held.into_iter().zip(&lines).map(lease).collect() })
+        let queues: Vec<Arc<str>> = scopes.iter().map(|scope| scope.as_str().into()).collect();
+        let held = acquire::acquire_several(inner, &keys, terms).await?;
+        let lease = |(held, queue)| Lease::new(inner, held, queue);
+        Ok(Leases { leases: held.into_iter().zip(&queues).map(lease).collect() })
     }
 }
 
@@ -99,33 +99,33 @@ impl Leases {
     /// # Errors
     /// [`Error::Lost`] names the first that was lost before; the others are let go of all the same.
     pub async fn release(self) -> Result<()> {
-        let Some(agent) = self.leases.first().map(Lease::agent) else { return Ok(()) };
-        let agent = Arc::clone(agent);
+        let Some(inner) = self.leases.first().map(Lease::inner) else { return Ok(()) };
+        let inner = Arc::clone(inner);
         let held: Vec<_> = self.leases.iter().map(|lease| Arc::clone(lease.held())).collect();
-        release::release(&agent, &held, Outcome::Plain).await
+        release::release(&inner, &held, Outcome::Plain).await
     }
 }
 
-/// Several scopes, waited for in the line of one of them.
-pub(crate) struct SeveralClaim<'a> {
+/// Several scopes, waited for in the queue of one of them.
+pub(crate) struct MultiClaim<'a> {
     pub(crate) keys: &'a [Key],
-    pub(crate) line: Arc<str>,
+    pub(crate) queue: Arc<str>,
 }
 
 #[async_trait]
-impl Claim for SeveralClaim<'_> {
-    fn line(&self) -> &Arc<str> {
-        &self.line
+impl Claim for MultiClaim<'_> {
+    fn queue(&self) -> &Arc<str> {
+        &self.queue
     }
 
-    async fn plan(&self, _agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
+    async fn plan(&self, _inner: &Inner, _asked: PlanRequest<'_>) -> Result<Plan> {
         Ok(Plan::Take { leases: self.keys.to_vec(), commit: Commit::new() })
     }
 
-    fn verdict(&self, error: &Error) -> Verdict {
+    fn conflict_kind(&self, error: &Error) -> ConflictKind {
         match error {
-            Error::AlreadyExists { key, .. } if self.keys.contains(key) => Verdict::Blocked,
-            _ => Verdict::Other,
+            Error::AlreadyExists { key, .. } if self.keys.contains(key) => ConflictKind::Blocked,
+            _ => ConflictKind::Other,
         }
     }
 
@@ -133,21 +133,21 @@ impl Claim for SeveralClaim<'_> {
         None
     }
 
-    async fn whereabouts(&self, agent: &Agent) -> Result<Whereabouts> {
-        Ok(match self.blocker(agent).await? {
-            Some(info) if *info.id == *self.line => Whereabouts::Here,
-            Some(_) => Whereabouts::Elsewhere,
-            None => Whereabouts::Nowhere,
+    async fn wait_location(&self, inner: &Inner) -> Result<WaitLocation> {
+        Ok(match self.blocker(inner).await? {
+            Some(info) if *info.id == *self.queue => WaitLocation::Here,
+            Some(_) => WaitLocation::Elsewhere,
+            None => WaitLocation::Nowhere,
         })
     }
 
-    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+    async fn owned(&self, inner: &Inner, owner: &Owner) -> Result<Vec<LeaseInfo>> {
         let mut owned: Vec<LeaseInfo> = Vec::new();
         for key in self.keys {
             let together = |info: &LeaseInfo| {
                 info.holder == *owner && owned.first().is_none_or(|first| first.nonce == info.nonce)
             };
-            match read(agent, key).await?.filter(together) {
+            match read(inner, key).await?.filter(together) {
                 Some(info) => owned.push(info),
                 None => return Ok(Vec::new()),
             }
@@ -155,9 +155,9 @@ impl Claim for SeveralClaim<'_> {
         Ok(owned)
     }
 
-    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
+    async fn blocker(&self, inner: &Inner) -> Result<Option<LeaseInfo>> {
         for key in self.keys {
-            if let Some(info) = read(agent, key).await? {
+            if let Some(info) = read(inner, key).await? {
                 return Ok(Some(info));
             }
         }

@@ -3,7 +3,7 @@
 //! Each reader's lease is an object of its own, `scope#read-…`; the writer's is `scope#write`. A
 //! reader demands that there be no writer and changes the scope's readers object. A writer demands
 //! that this object be unchanged since before it saw that there are no readers: none can have come
-//! unseen, and a lease that has ended never comes back. Both queue in one line, so a stream of
+//! unseen, and a lease that has ended never comes back. Both queue in one queue, so a stream of
 //! readers does not starve a writer.
 //!
 //! [`Coordinator::acquire`] on the same scope is a lease of its own and knows nothing of these two.
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::lease::acquire;
-use crate::lease::acquire::claim::{Asked, Claim, Plan, Verdict, only, read};
-use crate::lease::inner::Agent;
+use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest, only, read};
+use crate::lease::inner::Inner;
 use crate::lease::queue::queues::SHARED;
 use crate::lease::record::{LEASE, READERS, tagged, untagged};
 use crate::lease::{Coordinator, Lease, LeaseInfo, Owner, Scope, Terms};
@@ -33,27 +33,27 @@ impl Coordinator {
     }
 
     async fn acquire_shared(&self, scope: &Scope, terms: &Terms, mode: Mode) -> Result<Lease> {
-        let agent = self.agent();
-        if !agent.multi() {
+        let inner = self.inner();
+        if !inner.multi() {
             let capability = Capability::MultiObjectCommits;
-            return Err(Error::Unsupported { capability, backend: agent.backend() });
+            return Err(Error::Unsupported { capability, backend: inner.backend() });
         }
-        let line: Arc<str> = tagged(scope.as_str(), SHARED).into();
-        let claim = SharedClaim { scope: scope.clone(), line: Arc::clone(&line), mode };
-        let held = acquire::acquire(agent, &claim, terms).await?;
+        let queue: Arc<str> = tagged(scope.as_str(), SHARED).into();
+        let claim = SharedClaim { scope: scope.clone(), queue: Arc::clone(&queue), mode };
+        let held = acquire::acquire(inner, &claim, terms).await?;
         let held = held
             .into_iter()
             .next()
-            .ok_or_else(|| Error::unavailable(agent.backend(), "the store granted nothing"))?;
-        Ok(Lease::new(agent, held, &line))
+            .ok_or_else(|| Error::unavailable(inner.backend(), "the store granted nothing"))?;
+        Ok(Lease::new(inner, held, &queue))
     }
 
     /// Who reads or writes a scope.
     pub async fn readers_and_writer(&self, scope: &Scope) -> Result<Vec<LeaseInfo>> {
-        let agent = self.agent();
+        let inner = self.inner();
         let query = Query::new(LEASE).prefix(format!("{scope}#"));
-        let objects = agent.store.list_all(&query).await?;
-        let backend = agent.backend();
+        let objects = inner.store.list_all(&query).await?;
+        let backend = inner.backend();
         Ok(objects.iter().filter_map(|object| LeaseInfo::listed(object, backend)).collect())
     }
 }
@@ -80,7 +80,7 @@ enum Mode {
 
 struct SharedClaim {
     scope: Scope,
-    line: Arc<str>,
+    queue: Arc<str>,
     mode: Mode,
 }
 
@@ -101,22 +101,22 @@ impl SharedClaim {
         Key::new(READERS, self.scope.as_str())
     }
 
-    async fn any_reader(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
-        let first = agent.store.first(Query::new(LEASE).prefix(self.all_readers())).await?;
-        first.map(|object| LeaseInfo::read(&object, agent.backend())).transpose()
+    async fn any_reader(&self, inner: &Inner) -> Result<Option<LeaseInfo>> {
+        let first = inner.store.first(Query::new(LEASE).prefix(self.all_readers())).await?;
+        first.map(|object| LeaseInfo::read(&object, inner.backend())).transpose()
     }
 }
 
 #[async_trait]
 impl Claim for SharedClaim {
-    fn line(&self) -> &Arc<str> {
-        &self.line
+    fn queue(&self) -> &Arc<str> {
+        &self.queue
     }
 
-    async fn plan(&self, agent: &Agent, asked: Asked<'_>) -> Result<Plan> {
+    async fn plan(&self, inner: &Inner, asked: PlanRequest<'_>) -> Result<Plan> {
         if self.mode == Mode::Read {
             // A writer ahead that is silent because there are readers is not dead.
-            if asked.passing && self.any_reader(agent).await?.is_some() {
+            if asked.passing && self.any_reader(inner).await?.is_some() {
                 return Ok(Plan::Blocked);
             }
             // A new token each time: it must change even if this very commit arrives twice.
@@ -126,8 +126,8 @@ impl Claim for SharedClaim {
             return Ok(Plan::Take { leases: vec![self.reader(asked.nonce)], commit });
         }
         // In this order: a reader that comes after the first look changes what it saw.
-        let before = agent.store.get(&self.readers()).await?;
-        if self.any_reader(agent).await?.is_some() {
+        let before = inner.store.get(&self.readers()).await?;
+        if self.any_reader(inner).await?.is_some() {
             return Ok(Plan::Blocked);
         }
         let commit = match before {
@@ -137,17 +137,17 @@ impl Claim for SharedClaim {
         Ok(Plan::Take { leases: vec![self.writer()], commit })
     }
 
-    fn verdict(&self, error: &Error) -> Verdict {
+    fn conflict_kind(&self, error: &Error) -> ConflictKind {
         match error {
-            Error::AlreadyExists { key, .. } if *key == self.writer() => Verdict::Blocked,
+            Error::AlreadyExists { key, .. } if *key == self.writer() => ConflictKind::Blocked,
             Error::AlreadyExists { key, .. }
             | Error::Conflict { key, .. }
             | Error::NotFound { key }
                 if *key == self.readers() =>
             {
-                Verdict::Replan
+                ConflictKind::Replan
             }
-            _ => Verdict::Other,
+            _ => ConflictKind::Other,
         }
     }
 
@@ -159,14 +159,14 @@ impl Claim for SharedClaim {
         self.mode == Mode::Read
     }
 
-    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+    async fn owned(&self, inner: &Inner, owner: &Owner) -> Result<Vec<LeaseInfo>> {
         if self.mode == Mode::Write {
-            let writer = read(agent, &self.writer()).await?;
+            let writer = read(inner, &self.writer()).await?;
             return Ok(writer.into_iter().filter(|info| info.holder == *owner).collect());
         }
         let query = Query::new(LEASE).prefix(self.all_readers());
-        for object in agent.store.list_all(&query).await? {
-            let info = LeaseInfo::listed(&object, agent.backend());
+        for object in inner.store.list_all(&query).await? {
+            let info = LeaseInfo::listed(&object, inner.backend());
             if let Some(info) = info.filter(|info| info.holder == *owner) {
                 return Ok(vec![info]);
             }
@@ -179,10 +179,10 @@ impl Claim for SharedClaim {
         (self.mode == Mode::Write).then(|| only(&self.writer().id))
     }
 
-    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
-        match read(agent, &self.writer()).await? {
+    async fn blocker(&self, inner: &Inner) -> Result<Option<LeaseInfo>> {
+        match read(inner, &self.writer()).await? {
             Some(writer) => Ok(Some(writer)),
-            None => self.any_reader(agent).await,
+            None => self.any_reader(inner).await,
         }
     }
 }

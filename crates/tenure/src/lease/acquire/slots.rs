@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::flaws::{Flaw, planted};
 use crate::lease::acquire;
-use crate::lease::acquire::claim::{Asked, Claim, Plan, Verdict};
-use crate::lease::inner::Agent;
+use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest};
+use crate::lease::inner::Inner;
 use crate::lease::queue::queues::RESIZED;
 use crate::lease::record::{LEASE, SLOTS, WAITER, decode, encode, tagged};
 use crate::lease::{Coordinator, Lease, LeaseInfo, Namespace, Owner, Terms, WaiterInfo};
@@ -89,14 +89,14 @@ pub struct SlotsSize {
 pub struct Slots {
     coordinator: Coordinator,
     group: Namespace,
-    line: Arc<str>,
+    queue: Arc<str>,
 }
 
 impl Coordinator {
     /// The slots of a group.
     pub fn slots(&self, group: &Namespace) -> Slots {
-        let line = group.as_str().into();
-        Slots { coordinator: self.clone(), group: group.clone(), line }
+        let queue = group.as_str().into();
+        Slots { coordinator: self.clone(), group: group.clone(), queue }
     }
 
     /// Acquires one of `count` slots, or `None` if all are held when the wait is over. The count
@@ -125,8 +125,8 @@ impl Slots {
         &self.coordinator
     }
 
-    pub(crate) fn line(&self) -> &str {
-        &self.line
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
     }
 
     pub(crate) fn slot_key(&self, index: u32) -> Key {
@@ -139,15 +139,15 @@ impl Slots {
     /// [`Error::Held`] if all are held when the wait is over.
     pub async fn acquire(&self, count: u32, terms: &Terms) -> Result<SlotLease> {
         check_count(count)?;
-        let agent = self.coordinator.agent();
-        let claim = SlotClaim { group: self.group.clone(), line: Arc::clone(&self.line), count };
-        let held = acquire::acquire(agent, &claim, terms).await?;
+        let inner = self.coordinator.inner();
+        let claim = SlotClaim { group: self.group.clone(), queue: Arc::clone(&self.queue), count };
+        let held = acquire::acquire(inner, &claim, terms).await?;
         let held = held
             .into_iter()
             .next()
-            .ok_or_else(|| Error::unavailable(agent.backend(), "the store granted nothing"))?;
+            .ok_or_else(|| Error::unavailable(inner.backend(), "the store granted nothing"))?;
         let index = index_of(&self.group, &held.key.id).unwrap_or_default();
-        Ok(SlotLease { lease: Lease::new(agent, held, &self.line), index })
+        Ok(SlotLease { lease: Lease::new(inner, held, &self.queue), index })
     }
 
     /// How many there are; `None` if nobody has asked for one yet.
@@ -157,9 +157,9 @@ impl Slots {
 
     /// The same, and the version of it, for [`Slots::resize_from`].
     pub async fn size(&self) -> Result<Option<SlotsSize>> {
-        let agent = self.coordinator.agent();
-        let Some(object) = agent.store.get(&group_key(&self.group)).await? else { return Ok(None) };
-        let count = decode::<GroupRecord>(&object, agent.backend())?.count;
+        let inner = self.coordinator.inner();
+        let Some(object) = inner.store.get(&group_key(&self.group)).await? else { return Ok(None) };
+        let count = decode::<GroupRecord>(&object, inner.backend())?.count;
         Ok(Some(SlotsSize { count, version: object.version }))
     }
 
@@ -178,27 +178,27 @@ impl Slots {
 
     async fn resize_expecting(&self, expect: Expect, count: u32) -> Result<()> {
         check_count(count)?;
-        let agent = self.coordinator.agent();
-        if !agent.multi() {
+        let inner = self.coordinator.inner();
+        if !inner.multi() {
             let capability = Capability::MultiObjectCommits;
-            return Err(Error::Unsupported { capability, backend: agent.backend() });
+            return Err(Error::Unsupported { capability, backend: inner.backend() });
         }
         let record = GroupRecord { count, epoch: 0 };
-        let note = Key::new(WAITER, tagged(&self.line, RESIZED));
+        let note = Key::new(WAITER, tagged(&self.queue, RESIZED));
         let commit = Commit::new()
             .put(Put::new(group_key(&self.group), encode(&record)).expect(expect))
-            .put(Put::new(note, agent.nonce().to_string()).ttl(NOTE));
-        agent.store.commit(commit).await?;
-        tracing::info!(group = %self.group, count, by = %agent.owner, "resized");
+            .put(Put::new(note, inner.nonce().to_string()).ttl(NOTE));
+        inner.store.commit(commit).await?;
+        tracing::info!(group = %self.group, count, by = %inner.owner, "resized");
         Ok(())
     }
 
     /// Who holds which slot.
     pub async fn holders(&self) -> Result<Vec<SlotInfo>> {
-        let agent = self.coordinator.agent();
+        let inner = self.coordinator.inner();
         let mut holders = Vec::new();
-        for (index, object) in held_slots(agent, &self.group).await? {
-            let lease = LeaseInfo::listed(&object, agent.backend());
+        for (index, object) in held_slots(inner, &self.group).await? {
+            let lease = LeaseInfo::listed(&object, inner.backend());
             holders.extend(lease.map(|lease| SlotInfo { index, lease }));
         }
         Ok(holders)
@@ -206,7 +206,7 @@ impl Slots {
 
     /// Who waits for a slot, first come first.
     pub async fn waiters(&self) -> Result<Vec<WaiterInfo>> {
-        self.coordinator.waiters(&self.line).await
+        self.coordinator.waiters(&self.queue).await
     }
 }
 
@@ -238,28 +238,28 @@ fn slots_of(group: &Namespace) -> Query {
 }
 
 /// The slots that are held, by index.
-async fn held_slots(agent: &Agent, group: &Namespace) -> Result<Vec<(u32, Object)>> {
-    let objects = agent.store.list_all(&slots_of(group)).await?;
+async fn held_slots(inner: &Inner, group: &Namespace) -> Result<Vec<(u32, Object)>> {
+    let objects = inner.store.list_all(&slots_of(group)).await?;
     let indexed = |object: Object| Some((index_of(group, &object.key.id)?, object));
     let mut slots: Vec<_> = objects.into_iter().filter_map(indexed).collect();
     slots.sort_by_key(|(index, _)| *index);
     Ok(slots)
 }
 
-/// What must hold for the lease of this id in this line to be passed on. A slot of a group that was shrunk
+/// What must hold for the lease of this id in this queue to be passed on. A slot of a group that was shrunk
 /// is not: what is held above the count is to be let go of, not filled again.
-pub(crate) async fn passing_on(agent: &Agent, line: &str, id: &str) -> Result<Commit> {
-    let Ok(group) = line.parse::<Namespace>() else { return Ok(Commit::new()) };
+pub(crate) async fn passing_on(inner: &Inner, queue: &str, id: &str) -> Result<Commit> {
+    let Ok(group) = queue.parse::<Namespace>() else { return Ok(Commit::new()) };
     if index_of(&group, id).is_none() {
         return Ok(Commit::new());
     }
     let key = group_key(&group);
-    let Some(object) = agent.store.get(&key).await? else {
+    let Some(object) = inner.store.get(&key).await? else {
         return Ok(Commit::new().check(key, Expect::Absent));
     };
-    let count = decode::<GroupRecord>(&object, agent.backend())?.count;
+    let count = decode::<GroupRecord>(&object, inner.backend())?.count;
     // Read after the group: what was acquired before its revision is in here.
-    let held = held_slots(agent, &group).await?.len();
+    let held = held_slots(inner, &group).await?.len();
     if held > count as usize {
         let reason = format!("{held} hold slots of {group}, which has {count} by now; release it");
         return Err(Error::invalid(format!("hand-over of {id}"), reason));
@@ -270,7 +270,7 @@ pub(crate) async fn passing_on(agent: &Agent, line: &str, id: &str) -> Result<Co
 /// One slot, whichever is free.
 struct SlotClaim {
     group: Namespace,
-    line: Arc<str>,
+    queue: Arc<str>,
     count: u32,
 }
 
@@ -318,24 +318,24 @@ fn overbooked(record: GroupRecord) -> GroupRecord {
 
 #[async_trait]
 impl Claim for SlotClaim {
-    fn line(&self) -> &Arc<str> {
-        &self.line
+    fn queue(&self) -> &Arc<str> {
+        &self.queue
     }
 
-    async fn plan(&self, agent: &Agent, _asked: Asked<'_>) -> Result<Plan> {
-        let multi = agent.multi();
+    async fn plan(&self, inner: &Inner, _asked: PlanRequest<'_>) -> Result<Plan> {
+        let multi = inner.multi();
         let group = match multi {
-            true => agent.store.get(&group_key(&self.group)).await?,
+            true => inner.store.get(&group_key(&self.group)).await?,
             false => None,
         };
         let group = group
-            .map(|object| Ok((decode::<GroupRecord>(&object, agent.backend())?, object.revision)))
+            .map(|object| Ok((decode::<GroupRecord>(&object, inner.backend())?, object.revision)))
             .transpose()?;
         let group = group.map(|(record, revision)| (overbooked(record), revision));
         // Read after the group: what was acquired before its revision is in here.
-        let held = held_slots(agent, &self.group).await?;
+        let held = held_slots(inner, &self.group).await?;
         let held: Vec<u32> = held.iter().map(|(index, _)| *index).collect();
-        let pick = below(&*agent.random, u64::from(MAX_SLOTS));
+        let pick = below(&*inner.random, u64::from(MAX_SLOTS));
         Ok(match self.choose(group, &held, pick) {
             None => Plan::Blocked,
             Some((index, commit)) => Plan::Take {
@@ -345,16 +345,16 @@ impl Claim for SlotClaim {
         })
     }
 
-    fn verdict(&self, error: &Error) -> Verdict {
+    fn conflict_kind(&self, error: &Error) -> ConflictKind {
         match error {
             Error::AlreadyExists { key, .. }
             | Error::Conflict { key, .. }
             | Error::NotFound { key }
                 if *key == group_key(&self.group) || index_of(&self.group, &key.id).is_some() =>
             {
-                Verdict::Replan
+                ConflictKind::Replan
             }
-            _ => Verdict::Other,
+            _ => ConflictKind::Other,
         }
     }
 
@@ -366,10 +366,10 @@ impl Claim for SlotClaim {
         true
     }
 
-    async fn owned(&self, agent: &Agent, owner: &Owner) -> Result<Vec<LeaseInfo>> {
+    async fn owned(&self, inner: &Inner, owner: &Owner) -> Result<Vec<LeaseInfo>> {
         let mut owned = None;
-        for (_, object) in held_slots(agent, &self.group).await? {
-            let Some(info) = LeaseInfo::listed(&object, agent.backend()) else { continue };
+        for (_, object) in held_slots(inner, &self.group).await? {
+            let Some(info) = LeaseInfo::listed(&object, inner.backend()) else { continue };
             // The one it got last, if an answer that was lost has left it with more.
             let newer = owned.as_ref().is_none_or(|known: &LeaseInfo| info.token > known.token);
             if info.holder == *owner && newer {
@@ -383,11 +383,11 @@ impl Claim for SlotClaim {
         Some(slots_of(&self.group))
     }
 
-    async fn blocker(&self, agent: &Agent) -> Result<Option<LeaseInfo>> {
+    async fn blocker(&self, inner: &Inner) -> Result<Option<LeaseInfo>> {
         // Whoever ends first is the one waited for.
-        let held = held_slots(agent, &self.group).await?;
+        let held = held_slots(inner, &self.group).await?;
         let first = held.into_iter().min_by_key(|(_, object)| object.expires_in);
-        first.map(|(_, object)| LeaseInfo::read(&object, agent.backend())).transpose()
+        first.map(|(_, object)| LeaseInfo::read(&object, inner.backend())).transpose()
     }
 }
 
@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     fn claim(count: u32) -> SlotClaim {
-        SlotClaim { group: "a.b".parse().unwrap(), line: "a.b".into(), count }
+        SlotClaim { group: "a.b".parse().unwrap(), queue: "a.b".into(), count }
     }
 
     #[test]

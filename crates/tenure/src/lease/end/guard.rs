@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::lease::end::release::{Outcome, let_go};
+use crate::lease::end::release::{Outcome, withdraw};
 use crate::lease::hold::state::Held;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 
 /// Leases that their holder has begun to let go of.
 #[must_use = "dropped, it lets go in the background"]
 pub(crate) struct Leaving<'a> {
-    agent: &'a Arc<Agent>,
+    inner: &'a Arc<Inner>,
     leases: &'a [Arc<Held>],
     outcome: Outcome<'a>,
     done: bool,
@@ -22,15 +22,15 @@ pub(crate) struct Leaving<'a> {
 impl<'a> Leaving<'a> {
     /// Renewals stop, and what they find out no longer counts.
     pub(crate) fn begin(
-        agent: &'a Arc<Agent>,
+        inner: &'a Arc<Inner>,
         leases: &'a [Arc<Held>],
         outcome: Outcome<'a>,
     ) -> Self {
         for held in leases {
             held.leave();
-            agent.stop_renewing(held);
+            inner.stop_renewing(held);
         }
-        Self { agent, leases, outcome, done: false }
+        Self { inner, leases, outcome, done: false }
     }
 
     /// It is known how it went.
@@ -44,21 +44,21 @@ impl Drop for Leaving<'_> {
         if self.done {
             return;
         }
-        let (agent, leases) = (Arc::clone(self.agent), self.leases.to_vec());
+        let (inner, leases) = (Arc::clone(self.inner), self.leases.to_vec());
         let value = match self.outcome {
             Outcome::Plain => None,
             Outcome::Ok(value) => Some(Ok(value.to_vec())),
             Outcome::Fail(error) => Some(Err(error.to_owned())),
         };
-        self.agent.tie_up(async move {
+        self.inner.clean_up(async move {
             let outcome = match &value {
                 None => Outcome::Plain,
                 Some(Ok(value)) => Outcome::Ok(value),
                 Some(Err(error)) => Outcome::Fail(error),
             };
             // What was sent before may have been applied.
-            let doubt = Error::unknown(agent.backend(), "whoever released it went away");
-            if let Err(error) = let_go(&agent, &leases, outcome, Some(doubt)).await {
+            let doubt = Error::unknown(inner.backend(), "whoever released it went away");
+            if let Err(error) = withdraw(&inner, &leases, outcome, Some(doubt)).await {
                 tracing::debug!(%error, "a release that was given up could not be finished");
             }
         });

@@ -18,7 +18,7 @@ use crate::lease::acquire::claim::read;
 use crate::lease::acquire::rwlock::can_be_handed_over;
 use crate::lease::acquire::slots::passing_on;
 use crate::lease::end::handover::{no_hand_over, waits_not};
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::queue::list::{find_waiter, waiters};
 use crate::lease::record::{HAND_OVER, decode, encode, tagged};
 use crate::lease::{Coordinator, Lease, LeaseEvent, LeaseInfo, Scope, Slots, lease_key};
@@ -60,8 +60,8 @@ impl Lease {
     ///
     /// Where a store can hand nothing over this never resolves. Losing the lease does not resolve it.
     pub async fn asked_to_hand_over(&self) -> HandOverRequest {
-        let agent = self.agent();
-        if !agent.multi() || can_be_handed_over(self.id()).is_err() {
+        let inner = self.inner();
+        if !inner.multi() || can_be_handed_over(self.id()).is_err() {
             return std::future::pending().await;
         }
         let key = Key::new(HAND_OVER, self.lease_key());
@@ -73,7 +73,7 @@ impl Lease {
                 Err(error) => {
                     tracing::debug!(lease = self.id(), %error, "cannot hear of hand-overs");
                     watch = None;
-                    agent.clock.sleep(PAUSE).await;
+                    inner.clock.sleep(PAUSE).await;
                 }
             }
         }
@@ -81,14 +81,14 @@ impl Lease {
 
     /// Takes up the request there is, or waits until there may be another.
     async fn look(&self, key: &Key, watch: &mut Option<Watch>) -> Result<Option<HandOverRequest>> {
-        let agent = self.agent();
+        let inner = self.inner();
         let watch = match watch {
             Some(watch) => watch,
             // Before it is looked: what comes in between is then seen twice, not missed.
-            none => none.insert(open(&agent.store, key).await?),
+            none => none.insert(open(&inner.store, key).await?),
         };
-        let pause = match agent.store.get(key).await? {
-            None => agent.options.recheck_every,
+        let pause = match inner.store.get(key).await? {
+            None => inner.options.recheck_every,
             Some(object) => match self.take_up(&object).await? {
                 Some(request) => return Ok(Some(request)),
                 None => PAUSE,
@@ -97,22 +97,22 @@ impl Lease {
         tokio::select! {
             batch = watch.next() => match batch {
                 Some(batch) => batch.map(|_| None),
-                None => Err(Error::unavailable(agent.backend(), "the watch has ended")),
+                None => Err(Error::unavailable(inner.backend(), "the watch has ended")),
             },
-            () = agent.clock.sleep(pause) => Ok(None),
+            () = inner.clock.sleep(pause) => Ok(None),
         }
     }
 
     /// Takes a request up, unless whom it is to go to waits no more.
     async fn take_up(&self, object: &Object) -> Result<Option<HandOverRequest>> {
-        let agent = self.agent();
-        let mut record: RequestRecord = decode(object, agent.backend())?;
+        let inner = self.inner();
+        let mut record: RequestRecord = decode(object, inner.backend())?;
         let request = HandOverRequest { to: record.to.clone(), by: record.by.clone() };
         if record.taken_up {
             // Nobody but this holder does that: the answer to it was lost.
             return Ok(Some(request));
         }
-        let waiter = find_waiter(agent, self.line(), &record.to).await?;
+        let waiter = find_waiter(inner, self.queue(), &record.to).await?;
         if waiter.is_none_or(|waiter| waiter.record.no_hand_over) {
             return Ok(None);
         }
@@ -120,7 +120,7 @@ impl Lease {
         let put = Put::new(object.key.clone(), encode(&record))
             .expect(Expect::Revision(object.revision))
             .ttl(object.ttl.unwrap_or(SLACK));
-        agent.store.commit(Commit::from(put)).await?;
+        inner.store.commit(Commit::from(put)).await?;
         Ok(Some(request))
     }
 }
@@ -132,7 +132,7 @@ async fn open(store: &Store, key: &Key) -> Result<Watch> {
 
 impl Coordinator {
     /// Asks whoever holds a scope to stop its work and hand the scope over, to somebody who waits for it
-    /// (`name` or `name#start`) or to the first in line, and waits until that is done. If a token is
+    /// (`name` or `name#start`) or to the first in the queue, and waits until that is done. If a token is
     /// given, only the tenure under that token is meant. Tells who holds it then.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl Coordinator {
         to: Option<&str>,
         wait: Duration,
     ) -> Result<LeaseInfo> {
-        let wish = Wish { key: lease_key(scope), line: scope.as_str(), expect_token, to, wait };
+        let wish = Wish { key: lease_key(scope), queue: scope.as_str(), expect_token, to, wait };
         wish.ask(self).await
     }
 }
@@ -160,7 +160,7 @@ impl Slots {
         to: Option<&str>,
         wait: Duration,
     ) -> Result<LeaseInfo> {
-        let wish = Wish { key: self.slot_key(index), line: self.line(), expect_token, to, wait };
+        let wish = Wish { key: self.slot_key(index), queue: self.queue(), expect_token, to, wait };
         wish.ask(self.coordinator()).await
     }
 }
@@ -168,7 +168,7 @@ impl Slots {
 /// What is to be handed over to whom.
 struct Wish<'a> {
     key: Key,
-    line: &'a str,
+    queue: &'a str,
     expect_token: Option<u64>,
     to: Option<&'a str>,
     wait: Duration,
@@ -184,42 +184,42 @@ struct Request {
 
 impl Wish<'_> {
     async fn ask(&self, coordinator: &Coordinator) -> Result<LeaseInfo> {
-        let agent = coordinator.agent();
-        if !agent.multi() {
+        let inner = coordinator.inner();
+        if !inner.multi() {
             let capability = Capability::MultiObjectCommits;
-            return Err(Error::Unsupported { capability, backend: agent.backend() });
+            return Err(Error::Unsupported { capability, backend: inner.backend() });
         }
-        let deadline = agent.clock.sleep(self.wait);
-        let Some(holder) = read(agent, &self.key).await? else {
+        let deadline = inner.clock.sleep(self.wait);
+        let Some(holder) = read(inner, &self.key).await? else {
             return Err(Error::NotFound { key: self.key.clone() });
         };
         if let Some(token) = self.expect_token.filter(|token| *token != holder.token) {
             return Err(self.lost(token, Some(holder.token)));
         }
         can_be_handed_over(&self.key.id)?;
-        passing_on(agent, self.line, &self.key.id).await?;
-        let to = self.successor(agent).await?;
-        let request = self.leave(agent, &holder, &to).await?;
+        passing_on(inner, self.queue, &self.key.id).await?;
+        let to = self.successor(inner).await?;
+        let request = self.leave(inner, &holder, &to).await?;
         tracing::info!(lease = %self.key.id, holder = %holder.holder, to, "asked to hand over");
         tokio::select! {
             biased;
             became = self.becomes(coordinator, &holder, &to) => became,
-            () = deadline => self.give_up(agent, &holder, &request, &to).await,
+            () = deadline => self.give_up(inner, &holder, &request, &to).await,
         }
     }
 
     /// Who is to have it, by name and start.
-    async fn successor(&self, agent: &Agent) -> Result<String> {
+    async fn successor(&self, inner: &Inner) -> Result<String> {
         if let Some(to) = self.to {
-            let waiter = find_waiter(agent, self.line, to).await?;
-            let waiter = waiter.ok_or_else(|| waits_not(to, self.line))?;
+            let waiter = find_waiter(inner, self.queue, to).await?;
+            let waiter = waiter.ok_or_else(|| waits_not(to, self.queue))?;
             if waiter.record.no_hand_over {
                 return Err(no_hand_over(to));
             }
             return Ok(waiter.owner.to_string());
         }
-        let mut line = waiters(agent, self.line).await?.into_iter();
-        let first = line.find(|waiter| !waiter.record.no_hand_over);
+        let mut queue = waiters(inner, self.queue).await?.into_iter();
+        let first = queue.find(|waiter| !waiter.record.no_hand_over);
         first.map(|waiter| waiter.owner.to_string()).ok_or_else(|| {
             let reason =
                 "nobody waits who could have it; to end the tenure all the same, revoke it";
@@ -228,23 +228,23 @@ impl Wish<'_> {
     }
 
     /// Leaves the request for the holder. One that somebody else has left stands until it is over.
-    async fn leave(&self, agent: &Agent, holder: &LeaseInfo, to: &str) -> Result<Request> {
+    async fn leave(&self, inner: &Inner, holder: &LeaseInfo, to: &str) -> Result<Request> {
         let key = Key::new(HAND_OVER, tagged(&self.key.id, &holder.nonce));
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let before = agent.store.get(&key).await?;
+            let before = inner.store.get(&key).await?;
             if let Some(object) = &before {
-                self.may_replace(agent, object)?;
+                self.may_replace(inner, object)?;
             }
             let expect = before.map_or(Expect::Absent, |object| Expect::Revision(object.revision));
-            let by = agent.owner.to_string();
+            let by = inner.owner.to_string();
             let record = RequestRecord { to: to.into(), by, taken_up: false };
             let life = self.wait.saturating_add(SLACK);
             let put = Put::new(key.clone(), encode(&record)).expect(expect).ttl(life);
             // Halfway, so that no clock is so wrong that the request is over and its wait is not.
             let stands_until =
-                agent.clock.uptime().saturating_add(self.wait).saturating_add(SLACK / 2);
-            match agent.store.commit(Commit::from(put)).await {
+                inner.clock.uptime().saturating_add(self.wait).saturating_add(SLACK / 2);
+            match inner.store.commit(Commit::from(put)).await {
                 Ok(committed) => {
                     let revision = committed.first_put().map_or(0, |put| put.revision);
                     return Ok(Request { key, revision, stands_until });
@@ -254,13 +254,13 @@ impl Wish<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker")))
+        Err(last.unwrap_or_else(|| Error::unavailable(inner.backend(), "others were quicker")))
     }
 
     /// Whether the request that is there is ours to replace.
-    fn may_replace(&self, agent: &Agent, object: &Object) -> Result<()> {
-        let record: RequestRecord = decode(object, agent.backend())?;
-        if !record.taken_up && record.by == agent.owner.to_string() {
+    fn may_replace(&self, inner: &Inner, object: &Object) -> Result<()> {
+        let record: RequestRecord = decode(object, inner.backend())?;
+        if !record.taken_up && record.by == inner.owner.to_string() {
             return Ok(());
         }
         let reason = format!("{} has asked for it, and it goes to {}", record.by, record.to);
@@ -274,13 +274,13 @@ impl Wish<'_> {
         before: &LeaseInfo,
         to: &str,
     ) -> Result<LeaseInfo> {
-        let agent = coordinator.agent();
+        let inner = coordinator.inner();
         loop {
             // The watch first: a change between the two is then seen twice, never missed.
             let events = coordinator.watch(&self.key.id, None).await;
-            let now = read(agent, &self.key).await;
+            let now = read(inner, &self.key).await;
             let (Ok(mut events), Ok(now)) = (events, now) else {
-                agent.clock.sleep(PAUSE).await;
+                inner.clock.sleep(PAUSE).await;
                 continue;
             };
             if now.as_ref().is_none_or(|now| now.nonce != before.nonce) {
@@ -299,7 +299,7 @@ impl Wish<'_> {
                     _ => {}
                 }
             }
-            agent.clock.sleep(PAUSE).await;
+            inner.clock.sleep(PAUSE).await;
         }
     }
 
@@ -313,17 +313,17 @@ impl Wish<'_> {
     /// The wait is over: takes the request back, unless it was taken up.
     async fn give_up(
         &self,
-        agent: &Arc<Agent>,
+        inner: &Arc<Inner>,
         holder: &LeaseInfo,
         request: &Request,
         to: &str,
     ) -> Result<LeaseInfo> {
-        if !withdraw(agent, request).await.map_err(|error| stands(agent, error))? {
+        if !withdraw(inner, request).await.map_err(|error| stands(inner, error))? {
             let told = format!("{} stops its work to hand over, and is not done", holder.holder);
-            return Err(Error::unknown(agent.backend(), told));
+            return Err(Error::unknown(inner.backend(), told));
         }
-        if find_waiter(agent, self.line, to).await?.is_none() {
-            return Err(waits_not(to, self.line));
+        if find_waiter(inner, self.queue, to).await?.is_none() {
+            return Err(waits_not(to, self.queue));
         }
         Err(Error::Held {
             scope: self.key.id.clone(),
@@ -339,21 +339,21 @@ impl Wish<'_> {
 }
 
 /// Whether the request was taken back; not if the holder has taken it up.
-async fn withdraw(agent: &Agent, request: &Request) -> Result<bool> {
+async fn withdraw(inner: &Inner, request: &Request) -> Result<bool> {
     let Request { key, revision, stands_until } = request;
     let withdrawal = Commit::new().delete(key.clone(), Expect::Revision(*revision));
-    match agent.store.commit(withdrawal).await {
+    match inner.store.commit(withdrawal).await {
         Ok(_) => Ok(true),
         // It cannot have expired yet, so it was not taken up either.
-        Err(Error::NotFound { .. }) if agent.clock.uptime() < *stands_until => Ok(true),
+        Err(Error::NotFound { .. }) if inner.clock.uptime() < *stands_until => Ok(true),
         Err(Error::NotFound { .. }) => {
             let told = "the request is over and may have been taken up before; look who holds it";
-            Err(Error::unknown(agent.backend(), told))
+            Err(Error::unknown(inner.backend(), told))
         }
         Err(error) if error.is_conflict() => {
             // Changed by the holder, or by another request of ours.
-            let now = agent.store.get(key).await?;
-            let now = now.map(|object| decode::<RequestRecord>(&object, agent.backend()));
+            let now = inner.store.get(key).await?;
+            let now = now.map(|object| decode::<RequestRecord>(&object, inner.backend()));
             Ok(now.transpose()?.is_some_and(|now| !now.taken_up))
         }
         Err(error) => Err(error),
@@ -361,11 +361,11 @@ async fn withdraw(agent: &Agent, request: &Request) -> Result<bool> {
 }
 
 /// Said where it is not known whether a request was taken back: it stands for a moment longer.
-fn stands(agent: &Agent, error: Error) -> Error {
+fn stands(inner: &Inner, error: Error) -> Error {
     match error {
         Error::Unavailable { reason, .. } => {
             let told = format!("the request may still be taken up; look who holds it ({reason})");
-            Error::unknown(agent.backend(), told)
+            Error::unknown(inner.backend(), told)
         }
         other => other,
     }

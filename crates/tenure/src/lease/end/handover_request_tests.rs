@@ -23,7 +23,7 @@ fn terms() -> Terms {
     Terms::new().ttl(LONG)
 }
 
-/// Somebody who waits for a scope, once it is in line.
+/// Somebody who waits for a scope, once it is in the queue.
 async fn waiter(store: &Store, name: &str, scope: &Scope) -> JoinHandle<Result<Lease>> {
     let (waiting, wanted) = (named(store, name), scope.clone());
     let waits = tokio::spawn({
@@ -31,8 +31,8 @@ async fn waiter(store: &Store, name: &str, scope: &Scope) -> JoinHandle<Result<L
         async move { waiting.acquire(&wanted, &terms().wait_forever()).await }
     });
     let is_in_line = async || {
-        let line = waiting.status(scope).await.unwrap().waiters;
-        line.iter().any(|waiter| waiter.owner.name() == name)
+        let queue = waiting.status(scope).await.unwrap().waiters;
+        queue.iter().any(|waiter| waiter.owner.name() == name)
     };
     while !is_in_line().await {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Hand-overs while the line or the group changes under them.
+//! Hand-overs while the queue or the group changes under them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::flaws::{Flaw, planted};
 use crate::lease::coordinator::prefixes;
 use crate::lease::hooks::{Draft, ReapHook, is_worth_asking_again};
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{
     LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
 };
@@ -33,12 +33,12 @@ impl Coordinator {
         namespace: Option<&Namespace>,
         children: bool,
     ) -> Result<Vec<LeaseInfo>> {
-        let agent = self.agent();
-        able(agent)?;
+        let inner = self.inner();
+        able(inner)?;
         let everywhere = || vec![String::new()];
         let mut left = Vec::new();
         for prefix in namespace.map_or_else(everywhere, |own| prefixes(own, children)) {
-            list(agent, &prefix, &mut left).await?;
+            list(inner, &prefix, &mut left).await?;
         }
         Ok(left)
     }
@@ -56,20 +56,20 @@ impl Coordinator {
         revision: u64,
         commit: Commit,
     ) -> Result<bool> {
-        let agent = self.agent();
-        able(agent)?;
+        let inner = self.inner();
+        able(inner)?;
         let key = Key::new(REMAINS, tagged(id, nonce));
-        let Some(object) = agent.store.get(&key).await? else { return Ok(false) };
-        let living = living(agent, std::slice::from_ref(&object)).await?;
-        if let (None, Some(lease)) = (dead(agent, &object, &living)?, living.get(id)) {
-            let info = LeaseInfo::read(lease, agent.backend())?;
+        let Some(object) = inner.store.get(&key).await? else { return Ok(false) };
+        let living = living(inner, std::slice::from_ref(&object)).await?;
+        if let (None, Some(lease)) = (dead(inner, &object, &living)?, living.get(id)) {
+            let info = LeaseInfo::read(lease, inner.backend())?;
             let (scope, holder) = (info.id, Some(info.holder.to_string()));
             let expires_in = info.expires_in.unwrap_or_default();
             return Err(Error::Held { scope, holder, token: info.token, expires_in });
         }
         // What has ended stays so: its nonce is never drawn again.
         let removal = Commit::new().delete(key.clone(), Expect::Revision(revision));
-        match agent.store.commit(removal.and(commit)).await {
+        match inner.store.commit(removal.and(commit)).await {
             Ok(_) => {
                 tracing::info!(lease = id, nonce, "reaped");
                 Ok(true)
@@ -81,33 +81,33 @@ impl Coordinator {
 }
 
 /// Nothing is ever left to reap on a store of single objects, which must not look like a job well done.
-fn able(agent: &Agent) -> Result<()> {
+fn able(inner: &Inner) -> Result<()> {
     let capability = Capability::MultiObjectCommits;
-    match agent.multi() {
+    match inner.multi() {
         true => Ok(()),
-        false => Err(Error::Unsupported { capability, backend: agent.backend() }),
+        false => Err(Error::Unsupported { capability, backend: inner.backend() }),
     }
 }
 
 /// Whether this lease leaves something to reap.
-pub(crate) async fn leaves_remains(agent: &Agent, lease: &LeaseInfo) -> Result<bool> {
+pub(crate) async fn leaves_remains(inner: &Inner, lease: &LeaseInfo) -> Result<bool> {
     let remains = Key::new(REMAINS, tagged(&lease.id, &lease.nonce));
-    Ok(agent.multi() && agent.store.get(&remains).await?.is_some())
+    Ok(inner.multi() && inner.store.get(&remains).await?.is_some())
 }
 
 /// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
 /// told when they are done. A store that cannot be reached ends it at once.
-pub(crate) async fn reap(agent: &Agent, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
-    able(agent)?;
+pub(crate) async fn reap(inner: &Inner, prefix: &str, hook: &dyn ReapHook) -> Result<usize> {
+    able(inner)?;
     let mut reaped = 0;
     let mut failed = None;
     let mut query = Query::new(REMAINS).prefix(prefix);
     loop {
         // Remains first, leases after: a lease that is missing from the later list has ended.
-        let page = agent.store.list(&query).await?;
-        let living = living(agent, &page.objects).await?;
+        let page = inner.store.list(&query).await?;
+        let living = living(inner, &page.objects).await?;
         for object in &page.objects {
-            match reap_if_dead(agent, object, &living, hook).await {
+            match reap_if_dead(inner, object, &living, hook).await {
                 Ok(done) => reaped += usize::from(done),
                 Err(error) if concerns_one(&error) => {
                     tracing::warn!(%error, remains = %object.key, "not reaped; going on");
@@ -129,13 +129,13 @@ pub(crate) fn concerns_one(error: &Error) -> bool {
 }
 
 /// Adds all that is left under a prefix.
-async fn list(agent: &Agent, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<()> {
+async fn list(inner: &Inner, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<()> {
     let mut query = Query::new(REMAINS).prefix(prefix);
     loop {
-        let page = agent.store.list(&query).await?;
-        let living = living(agent, &page.objects).await?;
+        let page = inner.store.list(&query).await?;
+        let living = living(inner, &page.objects).await?;
         for object in &page.objects {
-            let remains = dead(agent, object, &living);
+            let remains = dead(inner, object, &living);
             match remains.and_then(|dead| dead.map(|dead| info(object, &dead)).transpose()) {
                 Ok(dead) => left.extend(dead),
                 Err(error) => tracing::warn!(%error, remains = %object.key, "cannot be reaped"),
@@ -149,38 +149,38 @@ async fn list(agent: &Agent, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<
 }
 
 /// The payloads of the leases that live, among those whose remains these are, by id.
-async fn living(agent: &Agent, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
+async fn living(inner: &Inner, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
     let id = |object: &Object| untagged(&object.key.id).map(|(lease, _)| lease.to_owned());
     let ids: BTreeSet<String> = remains.iter().filter_map(id).collect();
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(BTreeMap::new()) };
     // An id holds no control characters, so nothing lies between it and this.
     let query = Query::new(LEASE).from(first.clone()).until(format!("{last}\u{1}"));
-    let leases = agent.store.list_all(&query).await?;
+    let leases = inner.store.list_all(&query).await?;
     Ok(leases.into_iter().map(|object| (object.key.id.clone(), object)).collect())
 }
 
 async fn reap_if_dead(
-    agent: &Agent,
+    inner: &Inner,
     object: &Object,
     living: &BTreeMap<String, Object>,
     hook: &dyn ReapHook,
 ) -> Result<bool> {
-    match dead(agent, object, living)? {
-        Some(remains) => reap_with(agent, object, &info(object, &remains)?, hook).await,
+    match dead(inner, object, living)? {
+        Some(remains) => reap_with(inner, object, &info(object, &remains)?, hook).await,
         None => Ok(false),
     }
 }
 
 /// What these remains are of, unless it lives.
 fn dead(
-    agent: &Agent,
+    inner: &Inner,
     object: &Object,
     living: &BTreeMap<String, Object>,
 ) -> Result<Option<RemainsRecord>> {
-    let remains: RemainsRecord = decode(object, agent.backend())?;
+    let remains: RemainsRecord = decode(object, inner.backend())?;
     // One that cannot be read may be the very one, so nothing is concluded from it.
     let present = living.get(&remains.lease);
-    let present = present.map(|lease| decode::<LeaseRecord>(lease, agent.backend())).transpose()?;
+    let present = present.map(|lease| decode::<LeaseRecord>(lease, inner.backend())).transpose()?;
     let lives = present.is_some_and(|lease| lease.nonce == remains.record.nonce);
     Ok((!lives).then_some(remains))
 }
@@ -209,17 +209,17 @@ fn expecting(remains: &Object) -> Expect {
 }
 
 async fn reap_with(
-    agent: &Agent,
+    inner: &Inner,
     object: &Object,
     info: &LeaseInfo,
     hook: &dyn ReapHook,
 ) -> Result<bool> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let mut draft = Draft { store: &agent.store, commit: Commit::new() };
+        let mut draft = Draft { store: &inner.store, commit: Commit::new() };
         hook.will_reap(info, &mut draft).await?;
         let removal = Commit::new().delete(object.key.clone(), expecting(object));
-        match agent.store.commit(removal.and(draft.commit)).await {
+        match inner.store.commit(removal.and(draft.commit)).await {
             Ok(_) => {
                 tracing::info!(lease = %info.id, holder = %info.holder, "reaped");
                 return Ok(true);
@@ -229,7 +229,7 @@ async fn reap_with(
                 return Ok(false);
             }
             Err(error) if error.is_unknown() => {
-                if agent.store.get(&object.key).await?.is_none() {
+                if inner.store.get(&object.key).await?.is_none() {
                     // By us or by another; either way it is done, and counted once at most.
                     return Ok(true);
                 }
@@ -239,5 +239,5 @@ async fn reap_with(
             Err(error) => return Err(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "it could not be reaped")))
+    Err(last.unwrap_or_else(|| Error::unavailable(inner.backend(), "it could not be reaped")))
 }

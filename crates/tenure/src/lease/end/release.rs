@@ -7,7 +7,7 @@ use crate::lease::end::guard::Leaving;
 use crate::lease::hold::renew::{Found, found};
 use crate::lease::hold::state::Held;
 use crate::lease::hooks::{Draft, Subject, is_worth_asking_again};
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{
     LEASE, LeaseRecord, REMAINS, REVOKED, RevokedRecord, decode, encode, tagged,
 };
@@ -36,56 +36,56 @@ pub enum Outcome<'a> {
 /// Releases leases, all of them in one commit. The work they guarded must have stopped. Those that are
 /// lost do not keep the others from being let go of; the answer tells of the first of them.
 pub(crate) async fn release(
-    agent: &Arc<Agent>,
+    inner: &Arc<Inner>,
     leases: &[Arc<Held>],
     outcome: Outcome<'_>,
 ) -> Result<()> {
     let (mut held, mut late, mut answer) = (Vec::new(), Vec::new(), Ok(()));
     for lease in leases {
-        let Some(loss) = lease.ended(agent.clock.uptime()) else {
+        let Some(loss) = lease.ended(inner.clock.uptime()) else {
             held.push(Arc::clone(lease));
             continue;
         };
-        agent.end(lease, loss.clone());
+        inner.end(lease, loss.clone());
         answer = answer.and_then(|()| Err(lease.lost(&loss)));
         if loss == Loss::Expired && lease.leave() {
             late.push(Arc::clone(lease));
         }
     }
     if !held.is_empty() {
-        let leaving = Leaving::begin(agent, &held, outcome);
-        let released = let_go(agent, &held, outcome, None).await;
+        let leaving = Leaving::begin(inner, &held, outcome);
+        let released = withdraw(inner, &held, outcome, None).await;
         leaving.done();
         answer = answer.and(released);
     }
     // Their local end has come, the store's has not; make room for the next one early. Where a hook
     // was to hear of it, the reaper's will: that one needs what an expiry leaves behind.
     if !late.is_empty() && !asks_hooks(&late, outcome) {
-        let _ = agent.store.commit(deletion(agent, &late)).await;
+        let _ = inner.store.commit(deletion(inner, &late)).await;
     }
     answer
 }
 
 /// Lets go of leases in the store and tells each one its end. With a `doubt`, an earlier attempt may
 /// have been applied.
-pub(crate) async fn let_go(
-    agent: &Agent,
+pub(crate) async fn withdraw(
+    inner: &Inner,
     leases: &[Arc<Held>],
     outcome: Outcome<'_>,
     doubt: Option<Error>,
 ) -> Result<()> {
-    let together = try_release(agent, leases, outcome, doubt).await;
+    let together = try_release(inner, leases, outcome, doubt).await;
     if leases.len() == 1 || !matches!(together, Err(Error::Lost { .. })) {
         for held in leases {
-            tell(agent, held, &together).await;
+            tell(inner, held, &together).await;
         }
         return together;
     }
     // One that is lost keeps the commit of all of them from applying, now and for ever.
     let mut answer = Ok(());
     for held in leases {
-        let alone = try_release(agent, std::slice::from_ref(held), outcome, None).await;
-        tell(agent, held, &alone).await;
+        let alone = try_release(inner, std::slice::from_ref(held), outcome, None).await;
+        tell(inner, held, &alone).await;
         answer = answer.and(alone);
     }
     answer
@@ -93,26 +93,26 @@ pub(crate) async fn let_go(
 
 /// Whatever the store said, this holder is done with its lease. If it was lost before, the holder is
 /// told how.
-async fn tell(agent: &Agent, held: &Held, answer: &Result<()>) {
+async fn tell(inner: &Inner, held: &Held, answer: &Result<()>) {
     let loss = match answer {
-        Err(Error::Lost { key, .. }) if *key == held.key => match found(agent, held).await {
+        Err(Error::Lost { key, .. }) if *key == held.key => match found(inner, held).await {
             Ok(Found::Ended(loss)) => loss,
             _ => Loss::Expired,
         },
         _ => Loss::Released,
     };
-    agent.end(held, loss);
+    inner.end(held, loss);
 }
 
 fn asks_hooks(leases: &[Arc<Held>], outcome: Outcome<'_>) -> bool {
     outcome != Outcome::Plain && leases.iter().any(|held| held.hooks.is_some())
 }
 
-fn deletion(agent: &Agent, leases: &[Arc<Held>]) -> Commit {
+fn deletion(inner: &Inner, leases: &[Arc<Held>]) -> Commit {
     let mut commit = Commit::new();
     for held in leases {
         commit = commit.delete(held.key.clone(), Expect::Token(held.token));
-        if held.reapable && agent.multi() {
+        if held.reapable && inner.multi() {
             let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
             commit = commit.delete(remains, Expect::Any);
         }
@@ -120,8 +120,8 @@ fn deletion(agent: &Agent, leases: &[Arc<Held>]) -> Commit {
     commit
 }
 
-async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<Commit> {
-    let mut draft = Draft { store: &agent.store, commit: Commit::new() };
+async fn build(inner: &Inner, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<Commit> {
+    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
     for held in leases {
         let Some(hooks) = &held.hooks else { continue };
         let (id, nonce) = (&*held.key.id, &*held.nonce);
@@ -132,13 +132,13 @@ async fn compose(agent: &Agent, leases: &[Arc<Held>], outcome: Outcome<'_>) -> R
             Outcome::Fail(error) => hooks.will_release_fail(lease, error, &mut draft).await?,
         }
     }
-    Ok(deletion(agent, leases).and(draft.commit))
+    Ok(deletion(inner, leases).and(draft.commit))
 }
 
 /// Lets go of leases in the store, whoever keeps account of them. With a `doubt`, which is an error of
 /// unknown outcome, an earlier attempt may have been applied; then no other error is certain.
 pub(crate) async fn try_release(
-    agent: &Agent,
+    inner: &Inner,
     leases: &[Arc<Held>],
     outcome: Outcome<'_>,
     mut doubt: Option<Error>,
@@ -146,26 +146,26 @@ pub(crate) async fn try_release(
     let hooked = asks_hooks(leases, outcome);
     let mut last = None;
     for attempt in 0..ATTEMPTS {
-        let commit = match compose(agent, leases, outcome).await {
+        let commit = match build(inner, leases, outcome).await {
             Ok(commit) => commit,
             Err(error) => return Err(doubt.unwrap_or(error)),
         };
-        let error = match agent.store.commit(commit).await {
+        let error = match inner.store.commit(commit).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
         match &error {
-            Error::Unknown { .. } => match Box::pin(settle(agent, leases, hooked)).await {
+            Error::Unknown { .. } => match Box::pin(settle(inner, leases, hooked)).await {
                 Settled::Gone => return Ok(()),
                 Settled::Uncertain => return Err(error),
                 Settled::StillOurs | Settled::Mixed => doubt = Some(error.clone()),
             },
             Error::Unavailable { .. } | Error::Full { .. } => {
-                agent.clock.sleep(PAUSE * (attempt + 1)).await;
+                inner.clock.sleep(PAUSE * (attempt + 1)).await;
             }
             _ if hooked && is_worth_asking_again(&error) => {}
             Error::Lost { .. } if doubt.is_some() => {
-                return match Box::pin(settle(agent, leases, hooked)).await {
+                return match Box::pin(settle(inner, leases, hooked)).await {
                     Settled::Gone => Ok(()),
                     // All or nothing: if some are there, no attempt of ours has taken the others.
                     Settled::Mixed => Err(error),
@@ -176,7 +176,7 @@ pub(crate) async fn try_release(
         }
         last = Some(error);
     }
-    let nothing = || Error::unavailable(agent.backend(), "it could not be released");
+    let nothing = || Error::unavailable(inner.backend(), "it could not be released");
     Err(doubt.or(last).unwrap_or_else(nothing))
 }
 
@@ -191,10 +191,10 @@ enum Settled {
 
 /// Whether a release of unknown outcome happened. What is gone is gone, which is all a plain release
 /// wants; if something else was to happen in the same commit, what is gone may also have expired.
-async fn settle(agent: &Agent, leases: &[Arc<Held>], hooked: bool) -> Settled {
+async fn settle(inner: &Inner, leases: &[Arc<Held>], hooked: bool) -> Settled {
     let mut all = None;
     for held in leases {
-        let one = settle_one(agent, held, hooked).await;
+        let one = settle_one(inner, held, hooked).await;
         all = Some(match (all, one) {
             (_, Settled::Uncertain) => return Settled::Uncertain,
             (None, one) => one,
@@ -206,13 +206,13 @@ async fn settle(agent: &Agent, leases: &[Arc<Held>], hooked: bool) -> Settled {
     all.unwrap_or(Settled::Gone)
 }
 
-async fn settle_one(agent: &Agent, held: &Held, hooked: bool) -> Settled {
-    match found(agent, held).await {
+async fn settle_one(inner: &Inner, held: &Held, hooked: bool) -> Settled {
+    match found(inner, held).await {
         Ok(Found::Ours(_)) => Settled::StillOurs,
         Ok(Found::Ended(_)) if !hooked => Settled::Gone,
         Ok(Found::Ended(_)) if held.reapable => {
             let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
-            match agent.store.get(&remains).await {
+            match inner.store.get(&remains).await {
                 // The release takes the remains along; an expiry leaves them.
                 Ok(None) => Settled::Gone,
                 _ => Settled::Uncertain,
@@ -224,26 +224,26 @@ async fn settle_one(agent: &Agent, held: &Held, hooked: bool) -> Settled {
 
 /// Ends somebody's tenure, or only that under this token. `Ok(false)` if nobody held it.
 pub(crate) async fn revoke(
-    agent: &Agent,
+    inner: &Inner,
     scope: &Scope,
     expect: Option<u64>,
     reason: &str,
 ) -> Result<bool> {
     let key = Key::new(LEASE, scope.as_str());
-    let Some(object) = agent.store.get(&key).await? else { return Ok(false) };
+    let Some(object) = inner.store.get(&key).await? else { return Ok(false) };
     if let Some(token) = expect.filter(|token| *token != object.token) {
         return Err(Error::Lost { key, token, current: Some(object.token) });
     }
-    let record: LeaseRecord = decode(&object, agent.backend())?;
+    let record: LeaseRecord = decode(&object, inner.backend())?;
     let mut commit = Commit::new().delete(key, Expect::Token(object.token));
-    if agent.multi() {
-        let note = RevokedRecord { by: agent.owner.to_string(), reason: reason.into() };
+    if inner.multi() {
+        let note = RevokedRecord { by: inner.owner.to_string(), reason: reason.into() };
         let id = tagged(scope.as_str(), &record.nonce);
         commit = commit.put(Put::new(Key::new(REVOKED, id), encode(&note)).ttl(REMEMBER));
     }
-    match agent.store.commit(commit).await {
+    match inner.store.commit(commit).await {
         Ok(_) => {
-            tracing::info!(%scope, by = %agent.owner, token = object.token, "revoked: {reason}");
+            tracing::info!(%scope, by = %inner.owner, token = object.token, "revoked: {reason}");
             Ok(true)
         }
         Err(Error::Lost { current: None, .. }) => Ok(false),

@@ -2,7 +2,7 @@
 
 use crate::lease::hold::state::Held;
 use crate::lease::hooks::{Draft, Hooks, Subject};
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::{LeaseRecord, encode};
 use crate::store::{Commit, Expect, Put, Touched};
 use crate::{Error, Result};
@@ -22,18 +22,18 @@ pub(crate) fn same_again(held: &Held) -> Put {
 }
 
 /// Renews one lease together with what its hook adds.
-pub(crate) async fn with_hooks(agent: &Agent, held: &Held, hooks: &dyn Hooks) -> Result<Touched> {
+pub(crate) async fn with_hooks(inner: &Inner, held: &Held, hooks: &dyn Hooks) -> Result<Touched> {
     let subject = Subject {
         id: &held.key.id,
         nonce: &held.nonce,
         holder: &held.owner,
         token: Some(held.token),
     };
-    let mut draft = Draft { store: &agent.store, commit: Commit::new() };
+    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
     hooks.will_heartbeat(subject, &mut draft).await?;
     let commit = Commit::from(same_again(held)).and(draft.commit);
-    match agent.store.commit(commit).await?.first_put() {
+    match inner.store.commit(commit).await?.first_put() {
         Some(result) => Ok(Touched { revision: result.revision, ttl: held.timing.ttl }),
-        None => Err(Error::unknown(agent.backend(), "the store did not say what it wrote")),
+        None => Err(Error::unknown(inner.backend(), "the store did not say what it wrote")),
     }
 }

@@ -53,9 +53,9 @@ async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
     plan.next(Operation::Touch, Fault::Delay(SECOND));
     plan.next(Operation::Commit, Fault::LostReply);
     plan.next(Operation::Get, Fault::Delay(2 * SECOND));
-    let (agent, held) = (Arc::clone(lease.agent()), Arc::clone(lease.held()));
+    let (inner, held) = (Arc::clone(lease.inner()), Arc::clone(lease.held()));
     let witness = lease.witness();
-    let mut renewing = Box::pin(renew::renew_now(&agent, vec![held]));
+    let mut renewing = Box::pin(renew::renew_now(&inner, vec![held]));
     assert!(poll!(&mut renewing).is_pending(), "the renewal is on its way");
     let mut handing = Box::pin(lease.hand_over("next"));
     // Until it asks how its hand-over went.
@@ -132,15 +132,15 @@ async fn a_place_in_line_is_left_also_after_an_outage() {
         let (waiter, scope, terms) = (waiter.clone(), scope.clone(), Terms::new().wait_forever());
         tokio::spawn(async move { waiter.acquire(&scope, &terms).await })
     };
-    let in_line = async || holder.status(&scope).await.unwrap().waiters.len();
-    while in_line().await == 0 {
+    let queued = async || holder.status(&scope).await.unwrap().waiters.len();
+    while queued().await == 0 {
         tokio::task::yield_now().await;
     }
 
     (0..16).for_each(|_| plan.next(Operation::Commit, Fault::Error));
     waits.abort();
     let left = async {
-        while in_line().await > 0 {
+        while queued().await > 0 {
             clock.advance(SECOND);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -180,7 +180,7 @@ async fn what_is_handed_over_and_made_sure_of_late_is_renewed_first() {
     lease.release().await.unwrap();
 }
 
-/// Somebody who waits for a scope, as the so many-th in line.
+/// Somebody who waits for a scope, as the so many-th in the queue.
 async fn waiter(
     store: &Store,
     name: &str,

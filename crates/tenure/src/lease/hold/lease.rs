@@ -10,7 +10,7 @@ use crate::lease::end::release::{self, Outcome};
 use crate::lease::hold::heartbeat;
 use crate::lease::hold::renew;
 use crate::lease::hold::state::Held;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::{Deed, Loss, Metadata, Owner, Witness};
 use crate::store::Fence;
 use crate::{Error, Result};
@@ -22,26 +22,26 @@ use crate::{Error, Result};
 #[must_use = "a lease is released when its handle is dropped"]
 pub struct Lease {
     held: Arc<Held>,
-    agent: Arc<Agent>,
-    line: Arc<str>,
+    inner: Arc<Inner>,
+    queue: Arc<str>,
 }
 
 impl Lease {
-    pub(crate) fn new(agent: &Arc<Agent>, held: Arc<Held>, line: &Arc<str>) -> Self {
-        Self { held, agent: Arc::clone(agent), line: Arc::clone(line) }
+    pub(crate) fn new(inner: &Arc<Inner>, held: Arc<Held>, queue: &Arc<str>) -> Self {
+        Self { held, inner: Arc::clone(inner), queue: Arc::clone(queue) }
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {
         &self.held
     }
 
-    pub(crate) fn agent(&self) -> &Arc<Agent> {
-        &self.agent
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
-    /// The line of those who wait for it.
-    pub(crate) fn line(&self) -> &str {
-        &self.line
+    /// The queue of those who wait for it.
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
     }
 
     /// What is held, as people write it.
@@ -66,12 +66,12 @@ impl Lease {
 
     /// What to put on a commit that must not apply once this lease is lost.
     pub fn fence(&self) -> Fence {
-        self.agent.fence(&self.held)
+        self.inner.fence(&self.held)
     }
 
     /// Lets somebody else see whether it is held.
     pub fn witness(&self) -> Witness {
-        Witness::new(&self.agent, &self.held)
+        Witness::new(&self.inner, &self.held)
     }
 
     /// The life that each renewal grants.
@@ -87,7 +87,7 @@ impl Lease {
 
     /// How long the holder may still act if no further renewal succeeds.
     pub fn remaining(&self) -> Duration {
-        self.agent.remaining(&self.held)
+        self.inner.remaining(&self.held)
     }
 
     /// Whether the holder may act now. Asks this machine's clock only, so it is right even if
@@ -98,12 +98,12 @@ impl Lease {
 
     /// Why it is no longer held; `None` while it is.
     pub fn loss(&self) -> Option<Loss> {
-        self.agent.loss(&self.held)
+        self.inner.loss(&self.held)
     }
 
     /// Resolves when the lease is no longer held, with the reason.
     pub async fn lost(&self) -> Loss {
-        self.agent.lost(&self.held).await
+        self.inner.lost(&self.held).await
     }
 
     /// Runs a future while the lease is held, and drops it at the instant the lease is lost.
@@ -132,7 +132,7 @@ impl Lease {
 
     /// Renews it now, besides the renewals that happen anyway.
     pub async fn renew(&self) -> Result<()> {
-        let mut results = renew::renew_now(&self.agent, vec![Arc::clone(&self.held)]).await;
+        let mut results = renew::renew_now(&self.inner, vec![Arc::clone(&self.held)]).await;
         results.pop().unwrap_or(Ok(()))
     }
 
@@ -142,8 +142,8 @@ impl Lease {
             return Err(self.held.lost(&loss));
         }
         let before = std::mem::replace(&mut self.held.state().metadata, metadata);
-        let sent = self.agent.clock.uptime();
-        match self.agent.store.commit(heartbeat::same_again(&self.held)).await {
+        let sent = self.inner.clock.uptime();
+        match self.inner.store.commit(heartbeat::same_again(&self.held)).await {
             Ok(committed) => {
                 if let Some(result) = committed.first_put() {
                     self.held.renewed(sent, result.revision);
@@ -164,13 +164,13 @@ impl Lease {
     /// Once begun it is finished: if this future is dropped halfway, in the background. The same goes
     /// for the other ways to let go.
     pub async fn release(self) -> Result<()> {
-        release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Plain).await
+        release::release(&self.inner, &[Arc::clone(&self.held)], Outcome::Plain).await
     }
 
     /// Releases without giving up the handle: what a gate does where that mistake is planted.
     pub(crate) async fn release_in_place(&self) {
         let _ = self
-            .agent
+            .inner
             .store
             .commit(
                 crate::store::Commit::new()
@@ -181,12 +181,12 @@ impl Lease {
 
     /// Lets go with a value, which the hook gets to see in the same commit.
     pub async fn release_ok(self, value: &[u8]) -> Result<()> {
-        release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Ok(value)).await
+        release::release(&self.inner, &[Arc::clone(&self.held)], Outcome::Ok(value)).await
     }
 
     /// Lets go with an error, which the hook gets to see in the same commit.
     pub async fn release_fail(self, error: &str) -> Result<()> {
-        release::release(&self.agent, &[Arc::clone(&self.held)], Outcome::Fail(error)).await
+        release::release(&self.inner, &[Arc::clone(&self.held)], Outcome::Fail(error)).await
     }
 
     /// Stops renewing it here and hands out its deed, with which it is renewed and released through
@@ -194,10 +194,10 @@ impl Lease {
     /// has the deed changes the lease alone.
     pub fn detach(self) -> Deed {
         let remaining = self.remaining();
-        self.agent.detach(&self.held);
+        self.inner.detach(&self.held);
         Deed {
             id: self.held.key.id.clone(),
-            line: self.line.to_string(),
+            line: self.queue.to_string(),
             owner: self.held.owner.clone(),
             token: self.held.token,
             nonce: self.held.nonce.to_string(),
@@ -212,10 +212,10 @@ impl Lease {
     /// has stopped. One commit: there is no instant without a holder and none with two.
     ///
     /// # Errors
-    /// With [`Error::Invalid`] if no such waiter is in line. The handle comes back then, still held.
+    /// With [`Error::Invalid`] if no such waiter is in the queue. The handle comes back then, still held.
     /// If the outcome stays [`Error::Unknown`], the lease is let go: it may be passed on at any moment.
     pub async fn hand_over(self, successor: &str) -> std::result::Result<(), (Self, Error)> {
-        match handover::hand_over(&self.agent, &self.held, &self.line, successor).await {
+        match handover::hand_over(&self.inner, &self.held, &self.queue, successor).await {
             Ok(()) => Ok(()),
             Err(error) => Err((self, error)),
         }
@@ -224,19 +224,19 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (agent, held) = (Arc::clone(&self.agent), Arc::clone(&self.held));
-        if let Some(loss) = held.ended(agent.clock.uptime()) {
-            return agent.end(&held, loss);
+        let (inner, held) = (Arc::clone(&self.inner), Arc::clone(&self.held));
+        if let Some(loss) = held.ended(inner.clock.uptime()) {
+            return inner.end(&held, loss);
         }
         if planted(Flaw::KeepsWhatIsDropped) {
-            return agent.stop_renewing(&held);
+            return inner.stop_renewing(&held);
         }
         if !held.leave() {
             // Whoever has begun to let go sees to the rest.
             return;
         }
-        self.agent.tie_up(async move {
-            if let Err(error) = release::release(&agent, &[held], Outcome::Plain).await {
+        self.inner.clean_up(async move {
+            if let Err(error) = release::release(&inner, &[held], Outcome::Plain).await {
                 tracing::debug!(%error, "a dropped lease stays until it expires");
             }
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::lease::Loss;
 use crate::lease::hold::state::Held;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::store::Fence;
 
 /// Sees whether a lease is held, and cannot let go of it. Cheap to clone; for whoever works under a
@@ -15,13 +15,13 @@ use crate::store::Fence;
 /// It holds nothing: when the handle is gone and the lease let go of, it has ended for its witnesses too.
 #[derive(Clone)]
 pub struct Witness {
-    agent: Arc<Agent>,
+    inner: Arc<Inner>,
     held: Arc<Held>,
 }
 
 impl Witness {
-    pub(crate) fn new(agent: &Arc<Agent>, held: &Arc<Held>) -> Self {
-        Self { agent: Arc::clone(agent), held: Arc::clone(held) }
+    pub(crate) fn new(inner: &Arc<Inner>, held: &Arc<Held>) -> Self {
+        Self { inner: Arc::clone(inner), held: Arc::clone(held) }
     }
 
     /// What is held, as people write it.
@@ -36,27 +36,27 @@ impl Witness {
 
     /// What to put on a commit that must not apply once this lease is lost.
     pub fn fence(&self) -> Fence {
-        self.agent.fence(&self.held)
+        self.inner.fence(&self.held)
     }
 
     /// How long the holder may still act if no further renewal succeeds.
     pub fn remaining(&self) -> Duration {
-        self.agent.remaining(&self.held)
+        self.inner.remaining(&self.held)
     }
 
     /// Why it is no longer held; `None` while it is.
     pub fn loss(&self) -> Option<Loss> {
-        self.agent.loss(&self.held)
+        self.inner.loss(&self.held)
     }
 
     /// Resolves when the lease is no longer held, with the reason.
     pub async fn lost(&self) -> Loss {
-        self.agent.lost(&self.held).await
+        self.inner.lost(&self.held).await
     }
 }
 
 /// The answers, for handles and witnesses alike.
-impl Agent {
+impl Inner {
     pub(crate) fn fence(&self, held: &Held) -> Fence {
         Fence::new(held.key.clone(), held.token)
     }

@@ -139,7 +139,7 @@ impl Held {
     /// The error for whoever acts as if it were still held.
     pub(crate) fn lost(&self, loss: &Loss) -> Error {
         let current = match loss {
-            Loss::Taken { token, .. } => Some(*token),
+            Loss::Attempted { token, .. } => Some(*token),
             _ => None,
         };
         Error::Lost { key: self.key.clone(), token: self.token, current }

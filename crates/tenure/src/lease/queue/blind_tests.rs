@@ -93,7 +93,7 @@ impl Scene {
         tokio::spawn(async move { waiter.acquire(&scope, &Terms::new().wait_forever()).await })
     }
 
-    async fn in_line(&self) {
+    async fn queued(&self) {
         while self.holder.status(&self.scope).await.unwrap().waiters.is_empty() {
             tokio::task::yield_now().await;
         }
@@ -118,7 +118,7 @@ async fn whoever_waits_as_watches_end_for_good_looks_by_itself() {
     let scene = Scene::new("a/blinded");
     let lease = scene.held().await;
     let waits = scene.waits();
-    scene.in_line().await;
+    scene.queued().await;
     scene.blind.send_replace(true);
     lease.release().await.unwrap();
     scene.gets_it(waits).await;
@@ -142,7 +142,7 @@ async fn a_store_that_was_closed_is_waited_for_by_nobody() {
     let scene = Scene::new("a/closed");
     let lease = scene.held().await;
     let waits = scene.waits();
-    scene.in_line().await;
+    scene.queued().await;
     scene.waiter.store().close().await;
     let told = tokio::time::timeout(BOUND, waits).await.expect("it waits for ever").unwrap();
     let told = told.map(drop).unwrap_err();

@@ -26,7 +26,7 @@ async fn ten_thousand_waiters_are_served_in_order_without_a_stampede() {
             served.lock().unwrap().push((n, lease.token()));
             lease.release().await.unwrap();
         }));
-        // The first one opens the line. After that, on one thread, they arrive as they are started.
+        // The first one opens the queue. After that, on one thread, they arrive as they are started.
         while n == 0 && coordinator.status(&scope).await.unwrap().waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,13 +1,13 @@
-//! Who waits in a line, as the store tells it.
+//! Who waits in a queue, as the store tells it.
 
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::queue::queues::RESIZED;
 use crate::lease::record::{WAITER, WaiterInfo, WaiterRecord, decode, untagged};
 use crate::lease::{Coordinator, Owner};
 use crate::store::Query;
 use crate::{Key, Result};
 
-/// Somebody in line.
+/// Somebody in the queue.
 pub(crate) struct Waiter {
     pub(crate) key: Key,
     pub(crate) revision: u64,
@@ -17,15 +17,15 @@ pub(crate) struct Waiter {
     pub(crate) record: WaiterRecord,
 }
 
-/// Everybody in the line of this name, first come first. What is no record of a waiter is passed over.
-pub(crate) async fn waiters(agent: &Agent, line: &str) -> Result<Vec<Waiter>> {
+/// Everybody in the queue of this name, first come first. What is no record of a waiter is passed over.
+pub(crate) async fn waiters(inner: &Inner, queue: &str) -> Result<Vec<Waiter>> {
     let mut waiters = Vec::new();
-    for object in agent.store.list_all(&Query::new(WAITER).prefix(format!("{line}#"))).await? {
+    for object in inner.store.list_all(&Query::new(WAITER).prefix(format!("{queue}#"))).await? {
         let Some((name, nonce)) = untagged(&object.key.id) else { continue };
-        if name != line || nonce.is_empty() || nonce == RESIZED {
+        if name != queue || nonce.is_empty() || nonce == RESIZED {
             continue;
         }
-        let Ok(record) = decode::<WaiterRecord>(&object, agent.backend()) else { continue };
+        let Ok(record) = decode::<WaiterRecord>(&object, inner.backend()) else { continue };
         let Ok(owner) = Owner::from_parts(&record.holder, &record.start) else { continue };
         let (revision, place) = (object.revision, object.created_revision);
         waiters.push(Waiter { key: object.key, revision, place, owner, record });
@@ -34,25 +34,25 @@ pub(crate) async fn waiters(agent: &Agent, line: &str) -> Result<Vec<Waiter>> {
     Ok(waiters)
 }
 
-/// The first in line of this name; one that a hand-over can satisfy if there is any.
+/// The first in the queue of this name; one that a hand-over can satisfy if there is any.
 pub(crate) async fn find_waiter(
-    agent: &Agent,
-    line: &str,
+    inner: &Inner,
+    queue: &str,
     successor: &str,
 ) -> Result<Option<Waiter>> {
-    let called = waiters(agent, line).await?.into_iter();
+    let called = waiters(inner, queue).await?.into_iter();
     let called = called.filter(|waiter| waiter.owner.is_called(successor));
     Ok(called.min_by_key(|waiter| waiter.record.no_hand_over))
 }
 
 impl Coordinator {
-    /// The line of this name, first come first.
-    pub(crate) async fn waiters(&self, line: &str) -> Result<Vec<WaiterInfo>> {
+    /// The queue of this name, first come first.
+    pub(crate) async fn waiters(&self, queue: &str) -> Result<Vec<WaiterInfo>> {
         let info = |waiter: Waiter| WaiterInfo {
             owner: waiter.owner,
             place: waiter.place,
             since_ms: waiter.record.since_ms,
         };
-        Ok(waiters(self.agent(), line).await?.into_iter().map(info).collect())
+        Ok(waiters(self.inner(), queue).await?.into_iter().map(info).collect())
     }
 }

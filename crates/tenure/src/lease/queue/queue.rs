@@ -1,4 +1,4 @@
-//! One line of waiters, as this process knows it: pure bookkeeping, no I/O.
+//! One queue of waiters, as this process knows it: pure bookkeeping, no I/O.
 //!
 //! Where the store can keep several objects in one commit, every waiter of every process is in it,
 //! in order of arrival; elsewhere only those of this process are. Either way at most one waiter of
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Object;
-use crate::lease::queue::wakeup::Turn;
+use crate::lease::queue::wakeup::Wakeup;
 use crate::lease::record::{WaiterRecord, decode};
 
 /// A waiter of another process gets this long to act once it is its turn. Those behind it then pass
@@ -22,14 +22,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 const TURNS: u32 = 4;
 
 /// A waiter as the store keeps it.
-pub(crate) struct Stored {
+pub(crate) struct ListedWaiter {
     nonce: String,
     place: u64,
     /// The process that waits; empty if the record does not say.
     via: String,
 }
 
-impl Stored {
+impl ListedWaiter {
     pub(crate) fn read(nonce: &str, object: &Object) -> Self {
         let via = decode::<WaiterRecord>(object, "").map(|record| record.via).unwrap_or_default();
         Self { nonce: nonce.to_owned(), place: object.created_revision, via }
@@ -40,10 +40,10 @@ struct Waiter {
     nonce: Arc<str>,
     via: Arc<str>,
     /// Present for a waiter of this process.
-    turn: Option<Arc<Turn>>,
+    turn: Option<Arc<Wakeup>>,
 }
 
-/// Whether what the line is for can be had.
+/// Whether what the queue is for can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Perhaps; a waiter should try. Since when we think so.
@@ -52,7 +52,7 @@ enum State {
     Busy(Duration),
 }
 
-/// What a line wants done next.
+/// What a queue wants done next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing before this instant.
@@ -61,11 +61,11 @@ pub(crate) enum Next {
     Wait,
 }
 
-/// The waiters of one line.
-pub(crate) struct Line {
+/// The waiters of one queue.
+pub(crate) struct WaitQueue {
     waiters: BTreeMap<u64, Waiter>,
     /// Of this process, by nonce: with the place, once the store has given one.
-    ours: BTreeMap<Arc<str>, (Arc<Turn>, Option<u64>)>,
+    ours: BTreeMap<Arc<str>, (Arc<Wakeup>, Option<u64>)>,
     state: State,
     /// The waiter of ours who was called and has not tried yet.
     called: Option<Arc<str>>,
@@ -75,12 +75,12 @@ pub(crate) struct Line {
     left: Duration,
     /// The revision at which we last heard that somebody let go.
     ended: u64,
-    /// Waiters of whom we heard that they are gone while the line was being listed: the list may be
+    /// Waiters of whom we heard that they are gone while the queue was being listed: the list may be
     /// older than that.
     gone: BTreeSet<String>,
-    /// Tells listings of this line apart from those of an earlier line, or before news was missed.
+    /// Tells listings of this queue apart from those of an earlier queue, or before news was missed.
     pub(crate) listing: u64,
-    /// The revision of the mark that says there is a line, 0 if unknown.
+    /// The revision of the mark that says there is a queue, 0 if unknown.
     mark: u64,
     /// Everything up to this revision is known.
     known: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Line {
     places: u64,
 }
 
-impl Line {
+impl WaitQueue {
     pub(crate) fn new(now: Duration, listing: u64) -> Self {
         Self {
             waiters: BTreeMap::new(),
@@ -109,8 +109,8 @@ impl Line {
     }
 
     /// Registers a waiter of ours before its place is known, so that no news of it is missed.
-    pub(crate) fn announce(&mut self, nonce: &Arc<str>) -> Arc<Turn> {
-        let turn = Arc::<Turn>::default();
+    pub(crate) fn announce(&mut self, nonce: &Arc<str>) -> Arc<Wakeup> {
+        let turn = Arc::<Wakeup>::default();
         self.ours.insert(Arc::clone(nonce), (Arc::clone(&turn), None));
         turn
     }
@@ -127,7 +127,7 @@ impl Line {
         self.waiters.insert(place, Waiter { nonce, via, turn });
     }
 
-    /// A place among ours alone, where the store keeps no line.
+    /// A place among ours alone, where the store keeps no queue.
     pub(crate) fn enter_locally(&mut self, nonce: &Arc<str>) {
         self.places += 1;
         self.enter(nonce, self.places);
@@ -146,7 +146,7 @@ impl Line {
     }
 
     /// Heard: this waiter stands at this place.
-    pub(crate) fn heard_waiter(&mut self, waiter: &Stored, revision: u64) {
+    pub(crate) fn heard_waiter(&mut self, waiter: &ListedWaiter, revision: u64) {
         if revision <= self.known {
             return;
         }
@@ -154,7 +154,7 @@ impl Line {
         self.insert(waiter);
     }
 
-    fn insert(&mut self, Stored { nonce, place, via }: &Stored) {
+    fn insert(&mut self, ListedWaiter { nonce, place, via }: &ListedWaiter) {
         let (nonce, turn) = match self.ours.get_key_value(nonce.as_str()) {
             Some((ours, (turn, _))) => (Arc::clone(ours), Some(Arc::clone(turn))),
             None => (Arc::from(nonce.as_str()), None),
@@ -165,7 +165,7 @@ impl Line {
         self.waiters.insert(*place, Waiter { nonce, via: Arc::from(via.as_str()), turn });
     }
 
-    /// Heard: this waiter is no longer in line.
+    /// Heard: this waiter is no longer in the queue.
     pub(crate) fn heard_gone(
         &mut self,
         nonce: &str,
@@ -223,7 +223,7 @@ impl Line {
         self.state = State::Busy(look_again);
     }
 
-    /// What is waited for, as it was found when the line was listed: the revision of the lease, if
+    /// What is waited for, as it was found when the queue was listed: the revision of the lease, if
     /// somebody has it. Those with others ahead must not try on a mere guess.
     pub(crate) fn found(&mut self, held: Option<u64>, now: Duration, look_again: Duration) {
         match (held, self.state) {
@@ -234,9 +234,9 @@ impl Line {
     }
 
     /// The waiters as the store listed them at a revision.
-    pub(crate) fn sync(&mut self, listed: &[Stored], mark: u64, revision: u64) {
+    pub(crate) fn sync(&mut self, listed: &[ListedWaiter], mark: u64, revision: u64) {
         let gone = std::mem::take(&mut self.gone);
-        let there: BTreeMap<u64, &Stored> = listed
+        let there: BTreeMap<u64, &ListedWaiter> = listed
             .iter()
             .filter(|waiter| !gone.contains(&waiter.nonce))
             .map(|waiter| (waiter.place, waiter))
@@ -319,7 +319,7 @@ impl Line {
         ahead.take(limit).collect()
     }
 
-    /// The mark's revision if this waiter is the last one in line, so that the mark can go with it.
+    /// The mark's revision if this waiter is the last one in the queue, so that the mark can go with it.
     pub(crate) fn mark_if_alone(&self, nonce: &str) -> Option<u64> {
         let alone = self.waiters.values().all(|waiter| *waiter.nonce == *nonce);
         (alone && self.synced && self.mark > 0).then_some(self.mark)

@@ -1,4 +1,4 @@
-//! All lines in which this process waits, and what news means for them.
+//! All queues in which this process waits, and what news means for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::lease::Owner;
-use crate::lease::queue::queue::{Line, Next, Stored};
-use crate::lease::queue::wakeup::Turn;
+use crate::lease::queue::queue::{ListedWaiter, Next, WaitQueue};
+use crate::lease::queue::wakeup::Wakeup;
 use crate::lease::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
 use crate::store::{Batch, Event};
 use crate::{Error, Object};
 
 /// The nonce of the note that a group of slots was resized: whoever waits should try.
 pub(crate) const RESIZED: &str = "resized";
-/// The line of those who read or write a scope is tagged with this.
+/// The queue of those who read or write a scope is tagged with this.
 pub(crate) const SHARED: &str = "shared";
 
 /// Somebody who waits on behalf of an owner that may be served elsewhere.
@@ -24,41 +24,41 @@ struct Resuming {
     served: Arc<Notify>,
 }
 
-/// The lines, by name.
+/// The queues, by name.
 #[derive(Default)]
-pub(crate) struct Lines {
-    lines: BTreeMap<Arc<str>, Line>,
+pub(crate) struct WaitQueues {
+    queues: BTreeMap<Arc<str>, WaitQueue>,
     timers: BTreeSet<(Duration, Arc<str>)>,
     at: BTreeMap<Arc<str>, Duration>,
-    /// Lines whose waiters in other processes have to be listed.
+    /// WaitQueues whose waiters in other processes have to be listed.
     unsynced: BTreeSet<Arc<str>>,
     listings: u64,
-    /// Waiters of ours that want to hear if their owner gets what they wait for, by line and nonce.
+    /// Waiters of ours that want to hear if their owner gets what they wait for, by queue and nonce.
     resuming: BTreeMap<(Arc<str>, Arc<str>), Resuming>,
-    /// Waiters of ours, in all lines.
+    /// Waiters of ours, in all queues.
     pub(crate) waiting: usize,
-    /// News arrives, so that lines can be joined.
+    /// News arrives, so that queues can be joined.
     pub(crate) open: bool,
-    /// The store refuses to tell news, so that no line can be joined.
+    /// The store refuses to tell news, so that no queue can be joined.
     pub(crate) refused: Option<Error>,
-    /// Somebody works for the lines.
+    /// Somebody works for the queues.
     pub(crate) running: bool,
 }
 
-impl Lines {
+impl WaitQueues {
     /// A waiter of ours is about to join.
     pub(crate) fn announce(
         &mut self,
         name: &Arc<str>,
         nonce: &Arc<str>,
         now: Duration,
-    ) -> Arc<Turn> {
+    ) -> Arc<Wakeup> {
         self.waiting += 1;
         self.listings += 1;
         let listing = self.listings;
-        let new = || Line::new(now, listing);
-        let line = self.lines.entry(Arc::clone(name)).or_insert_with(new);
-        line.announce(nonce)
+        let new = || WaitQueue::new(now, listing);
+        let queue = self.queues.entry(Arc::clone(name)).or_insert_with(new);
+        queue.announce(nonce)
     }
 
     /// A waiter of ours wants to hear if its owner gets what it waits for, by another request.
@@ -74,14 +74,14 @@ impl Lines {
         served
     }
 
-    /// A waiter of ours has joined: at this place, or locally where the store keeps no line.
+    /// A waiter of ours has joined: at this place, or locally where the store keeps no queue.
     pub(crate) fn enter(&mut self, name: &Arc<str>, nonce: &Arc<str>, place: Option<u64>) {
-        let Some(line) = self.lines.get_mut(name) else { return };
+        let Some(queue) = self.queues.get_mut(name) else { return };
         match place {
-            Some(place) => line.enter(nonce, place),
-            None => line.enter_locally(nonce),
+            Some(place) => queue.enter(nonce, place),
+            None => queue.enter_locally(nonce),
         }
-        if !line.synced {
+        if !queue.synced {
             self.unsynced.insert(Arc::clone(name));
         }
     }
@@ -90,24 +90,24 @@ impl Lines {
     pub(crate) fn leave(&mut self, name: &Arc<str>, nonce: &Arc<str>) {
         self.resuming.remove(&(Arc::clone(name), Arc::clone(nonce)));
         self.waiting = self.waiting.saturating_sub(1);
-        let Some(line) = self.lines.get_mut(name) else { return };
-        if line.leave(nonce) {
-            self.lines.remove(name);
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        if queue.leave(nonce) {
+            self.queues.remove(name);
             self.unsynced.remove(name);
             self.set_timer(name, None);
         }
     }
 
-    /// One line.
-    pub(crate) fn get(&mut self, name: &str) -> Option<&mut Line> {
-        self.lines.get_mut(name)
+    /// One queue.
+    pub(crate) fn get(&mut self, name: &str) -> Option<&mut WaitQueue> {
+        self.queues.get_mut(name)
     }
 
-    /// Lets a line do what it wants at this instant, and sets its timer. Whether the worker of the
-    /// lines has to be woken.
+    /// Lets a queue do what it wants at this instant, and sets its timer. Whether the worker of the
+    /// queues has to be woken.
     pub(crate) fn step(&mut self, name: &Arc<str>, now: Duration) -> bool {
-        let Some(line) = self.lines.get_mut(name) else { return false };
-        let timer = match line.next(now) {
+        let Some(queue) = self.queues.get_mut(name) else { return false };
+        let timer = match queue.next(now) {
             Next::At(at) => Some(at),
             Next::Wait => None,
         };
@@ -133,7 +133,7 @@ impl Lines {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Steps every line whose timer is due.
+    /// Steps every queue whose timer is due.
     pub(crate) fn run_timers(&mut self, now: Duration) {
         while let Some((_, name)) = self.timers.first().filter(|(at, _)| *at <= now).cloned() {
             self.set_timer(&name, None);
@@ -141,41 +141,41 @@ impl Lines {
         }
     }
 
-    /// Lines that have to be listed; each is handed out once.
+    /// WaitQueues that have to be listed; each is handed out once.
     pub(crate) fn take_unsynced(&mut self) -> Vec<(Arc<str>, u64)> {
         let names = std::mem::take(&mut self.unsynced);
-        let listing = |name: Arc<str>| self.lines.get(&name).map(|line| (name, line.listing));
+        let listing = |name: Arc<str>| self.queues.get(&name).map(|queue| (name, queue.listing));
         names.into_iter().filter_map(listing).collect()
     }
 
     /// A listing failed: it has to be repeated.
     pub(crate) fn sync_again(&mut self, name: &Arc<str>) {
-        if self.lines.contains_key(name) {
+        if self.queues.contains_key(name) {
             self.unsynced.insert(Arc::clone(name));
         }
     }
 
     /// News was or may have been missed: everything has to be listed again.
     pub(crate) fn forget(&mut self, now: Duration) {
-        for (name, line) in &mut self.lines {
-            line.forget(now);
+        for (name, queue) in &mut self.queues {
+            queue.forget(now);
             self.listings += 1;
-            line.listing = self.listings;
+            queue.listing = self.listings;
             self.unsynced.insert(Arc::clone(name));
         }
     }
 
     /// Nobody of ours waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.queues.is_empty()
     }
 
     /// Calls every waiter of ours at once: a mistake that is planted.
     pub(crate) fn call_all(&mut self) {
-        self.lines.values_mut().for_each(Line::call_all);
+        self.queues.values_mut().for_each(WaitQueue::call_all);
     }
 
-    /// Takes in what happened, and lets the lines concerned act on it. `recheck` is when a line
+    /// Takes in what happened, and lets the queues concerned act on it. `recheck` is when a queue
     /// that is known to be busy looks again even if it hears nothing.
     pub(crate) fn hear(&mut self, batch: &Batch, now: Duration, recheck: Duration) {
         for event in &batch.events {
@@ -191,18 +191,18 @@ impl Lines {
     fn hear_lease(&mut self, event: &Event, revision: u64, now: Duration, recheck: Duration) {
         let id = event.key().id.as_str();
         let ended = matches!(event, Event::Delete { .. });
-        // A lease is waited for under its own id, under its namespace (a slot's), or in the line
+        // A lease is waited for under its own id, under its namespace (a slot's), or in the queue
         // that readers and writers of a scope share.
         let group = id.split_once('/').map(|(group, _)| group.to_owned());
         let shared = untagged(id).map(|(scope, _)| tagged(scope, SHARED));
         for name in [Some(id.to_owned()), group, shared].into_iter().flatten() {
-            let Some((name, _)) = self.lines.get_key_value(name.as_str()) else { continue };
+            let Some((name, _)) = self.queues.get_key_value(name.as_str()) else { continue };
             let name = Arc::clone(name);
-            let Some(line) = self.lines.get_mut(&name) else { continue };
+            let Some(queue) = self.queues.get_mut(&name) else { continue };
             if ended {
-                line.heard_free(now, revision);
+                queue.heard_free(now, revision);
             } else if *name == *id {
-                line.busy(recheck);
+                queue.busy(recheck);
             }
             if let Event::Put(object) = event {
                 self.hear_holder(&name, object);
@@ -213,7 +213,7 @@ impl Lines {
 
     fn hear_holder(&self, name: &Arc<str>, lease: &Object) {
         let from = (Arc::clone(name), Arc::from(""));
-        let mut here = self.resuming.range(from..).take_while(|((line, _), _)| line == name);
+        let mut here = self.resuming.range(from..).take_while(|((queue, _), _)| queue == name);
         let Some(first) = here.next() else { return };
         let Ok(record) = decode::<LeaseRecord>(lease, "") else { return };
         for (_, Resuming { owner, served }) in std::iter::once(first).chain(here) {
@@ -225,19 +225,19 @@ impl Lines {
 
     fn hear_waiter(&mut self, event: &Event, revision: u64, now: Duration) {
         let Some((name, nonce)) = untagged(&event.key().id) else { return };
-        let Some((name, _)) = self.lines.get_key_value(name) else { return };
+        let Some((name, _)) = self.queues.get_key_value(name) else { return };
         let name = Arc::clone(name);
-        let Some(line) = self.lines.get_mut(&name) else { return };
+        let Some(queue) = self.queues.get_mut(&name) else { return };
         match (event, nonce) {
-            (Event::Put(object), "") => line.heard_mark(object.revision),
+            (Event::Put(object), "") => queue.heard_mark(object.revision),
             (Event::Delete { .. }, "") => {}
-            (_, RESIZED) => line.heard_free(now, revision),
+            (_, RESIZED) => queue.heard_free(now, revision),
             (Event::Put(object), nonce) => {
-                line.heard_waiter(&Stored::read(nonce, object), revision);
+                queue.heard_waiter(&ListedWaiter::read(nonce, object), revision);
             }
             (Event::Delete { last, .. }, nonce) => {
                 let place = last.as_ref().map(|object| object.created_revision);
-                line.heard_gone(nonce, place, revision, now);
+                queue.heard_gone(nonce, place, revision, now);
             }
         }
         self.step(&name, now);

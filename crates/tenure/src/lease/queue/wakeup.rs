@@ -6,17 +6,17 @@ use tokio::sync::Notify;
 
 /// What a waiting task sleeps on.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct Wakeup {
     state: AtomicU8,
     notify: Notify,
 }
 
 /// What a waiting task is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cue {
+pub(crate) enum Wake {
     /// It is your turn: try.
     Try,
-    /// Your place in line is gone: passed by, or granted what you wait for by a hand-over. Look.
+    /// Your place in the queue is gone: passed by, or granted what you wait for by a hand-over. Look.
     Gone,
 }
 
@@ -24,7 +24,7 @@ const WAITING: u8 = 0;
 const CALLED: u8 = 1;
 const GONE: u8 = 2;
 
-impl Turn {
+impl Wakeup {
     pub(crate) fn call(&self) {
         // A place that is gone stays gone.
         let _ = self.state.compare_exchange(WAITING, CALLED, Ordering::AcqRel, Ordering::Acquire);
@@ -45,11 +45,11 @@ impl Turn {
     }
 
     /// Resolves when there is something to do.
-    pub(crate) async fn cue(&self) -> Cue {
+    pub(crate) async fn woken(&self) -> Wake {
         loop {
             match self.state.load(Ordering::Acquire) {
-                CALLED => return Cue::Try,
-                GONE => return Cue::Gone,
+                CALLED => return Wake::Try,
+                GONE => return Wake::Gone,
                 _ => self.notify.notified().await,
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::lease::acquire::claim::read;
 use crate::lease::coordinator::lease_put;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::record::lease_key;
 use crate::lease::{Metadata, Owner, Scope};
 use crate::store::{Expect, WriteResult};
@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 8;
 /// acquired it: every proxy writes the same record, so that an unchanged one costs no event, and a
 /// handle of the owner's own finds its lease again. A new tenure draws a new one.
 pub(crate) async fn keep_alive(
-    agent: &Agent,
+    inner: &Inner,
     scope: &Scope,
     owner: &Owner,
     ttl: Duration,
@@ -25,7 +25,7 @@ pub(crate) async fn keep_alive(
 ) -> Result<WriteResult> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let current = read(agent, &lease_key(scope)).await?;
+        let current = read(inner, &lease_key(scope)).await?;
         let (expect, nonce, since) = match &current {
             Some(info) if info.holder == *owner => {
                 (Expect::Revision(info.revision), info.nonce.as_str().into(), info.acquired_at_ms)
@@ -38,18 +38,18 @@ pub(crate) async fn keep_alive(
                     expires_in: info.expires_in.unwrap_or_default(),
                 });
             }
-            None => (Expect::Absent, agent.nonce(), agent.clock.wall_ms()),
+            None => (Expect::Absent, inner.nonce(), inner.clock.wall_ms()),
         };
         let put = lease_put(scope, owner, &nonce, since, metadata.clone(), ttl);
-        match agent.store.commit(put.expect(expect)).await {
+        match inner.store.commit(put.expect(expect)).await {
             Ok(committed) => {
                 return committed.first_put().ok_or_else(|| {
-                    Error::unknown(agent.backend(), "the store did not say what it wrote")
+                    Error::unknown(inner.backend(), "the store did not say what it wrote")
                 });
             }
             Err(error) if error.is_conflict() || error.is_not_found() => last = Some(error),
             Err(error) => return Err(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::unavailable(agent.backend(), "others were quicker")))
+    Err(last.unwrap_or_else(|| Error::unavailable(inner.backend(), "others were quicker")))
 }

@@ -11,7 +11,7 @@ use crate::lease::end::release::{self, Outcome};
 use crate::lease::hold::heartbeat::same_again;
 use crate::lease::hold::state::{Grant, Held};
 use crate::lease::hold::timing::attempt_timeout;
-use crate::lease::inner::Agent;
+use crate::lease::inner::Inner;
 use crate::lease::metrics::EndLabels;
 use crate::lease::remote::grant::{Deed, Renewed, remaining};
 use crate::lease::terms::check_life;
@@ -32,15 +32,15 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Lost`], with the token of the present holder, for one that has ended.
     pub async fn renew_deeds(&self, deeds: &[Deed]) -> Vec<Result<Renewed>> {
-        let agent = self.agent();
-        let limit = agent.store.capabilities().limits.touches.max(1);
-        let calls: Vec<_> = deeds.chunks(limit).map(|chunk| renew(agent, chunk)).collect();
+        let inner = self.inner();
+        let limit = inner.store.capabilities().limits.touches.max(1);
+        let calls: Vec<_> = deeds.chunks(limit).map(|chunk| renew(inner, chunk)).collect();
         let answers: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         for answer in &answers {
             match answer {
-                Ok(_) => agent.metrics.renewed.inc(),
-                Err(_) => agent.metrics.renewals_failed.inc(),
+                Ok(_) => inner.metrics.renewed.inc(),
+                Err(_) => inner.metrics.renewals_failed.inc(),
             };
         }
         answers
@@ -52,13 +52,13 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Lost`] if it had ended already.
     pub async fn release_deed(&self, deed: &Deed, outcome: Outcome<'_>) -> Result<()> {
-        let agent = self.agent();
-        let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
-        release::try_release(agent, &[held], outcome, None).await?;
+        let inner = self.inner();
+        let held = Held::new(deed.grant(inner.store.capabilities(), inner.clock.uptime()));
+        release::try_release(inner, &[held], outcome, None).await?;
         if let Outcome::Fail(error) = outcome {
             tracing::info!(lease = %deed.id, holder = %deed.owner, "failed: {error}");
         }
-        ended(agent, deed, &Loss::Released);
+        ended(inner, deed, &Loss::Released);
         Ok(())
     }
 
@@ -70,17 +70,17 @@ impl Coordinator {
     /// is still held. If the outcome stays [`Error::Unknown`], it is let go: it may be passed on at
     /// any moment.
     pub async fn hand_over_deed(&self, deed: &Deed, successor: &str) -> Result<()> {
-        let agent = self.agent();
-        let held = Held::new(deed.grant(agent.store.capabilities(), agent.clock.uptime()));
+        let inner = self.inner();
+        let held = Held::new(deed.grant(inner.store.capabilities(), inner.clock.uptime()));
         // Before the line is looked at: for what is lost, nobody need be in it.
-        present(agent, deed).await?;
-        let composed = handover::compose(agent, &held, &deed.line, successor).await?;
-        let passed_on = handover::pass_on(agent, &held, &deed.line, successor, composed).await;
+        present(inner, deed).await?;
+        let built = handover::build(inner, &held, &deed.line, successor).await?;
+        let passed_on = handover::pass_on(inner, &held, &deed.line, successor, built).await;
         match &passed_on {
-            Ok(to) => ended(agent, deed, &Loss::HandedOver { to: to.clone() }),
+            Ok(to) => ended(inner, deed, &Loss::HandedOver { to: to.clone() }),
             Err(error) if error.is_unknown() => {
                 let doubt = Some(error.clone());
-                let _ = release::try_release(agent, &[held], Outcome::Plain, doubt).await;
+                let _ = release::try_release(inner, &[held], Outcome::Plain, doubt).await;
             }
             Err(_) => {}
         }
@@ -94,42 +94,42 @@ impl Coordinator {
     /// [`Error::Lost`] if it has ended.
     pub async fn proclaim_deed(&self, deed: &Deed, metadata: Metadata) -> Result<Renewed> {
         check_life(deed.ttl)?;
-        let agent = self.agent();
-        let info = present(agent, deed).await?;
-        let sent = agent.clock.uptime();
+        let inner = self.inner();
+        let info = present(inner, deed).await?;
+        let sent = inner.clock.uptime();
         // What the record says about itself stays; the deed may be anybody's copy.
         let (owner, acquired_at_ms) = (info.holder, info.acquired_at_ms);
-        let grant = deed.grant(agent.store.capabilities(), sent);
+        let grant = deed.grant(inner.store.capabilities(), sent);
         let held = Held::new(Grant { owner, acquired_at_ms, metadata, ..grant });
-        let committed = agent.store.commit(same_again(&held)).await?;
+        let committed = inner.store.commit(same_again(&held)).await?;
         let revision = committed.first_put().map_or(info.revision, |put| put.revision);
-        agent.metrics.renewed.inc();
-        granted(agent, deed, sent, revision)
+        inner.metrics.renewed.inc();
+        granted(inner, deed, sent, revision)
     }
 }
 
 /// Keeps account of what was held elsewhere.
-fn ended(agent: &Agent, deed: &Deed, loss: &Loss) {
-    agent.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
+fn ended(inner: &Inner, deed: &Deed, loss: &Loss) {
+    inner.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
     tracing::info!(lease = %deed.id, holder = %deed.owner, token = deed.token, "{loss}");
 }
 
 /// Renews as many as fit in one touch.
-async fn renew(agent: &Agent, deeds: &[Deed]) -> Vec<Result<Renewed>> {
+async fn renew(inner: &Inner, deeds: &[Deed]) -> Vec<Result<Renewed>> {
     // One that makes no sense must not spoil the others.
     let mut answers: Vec<Option<Result<Renewed>>> =
-        deeds.iter().map(|deed| check(agent, deed).err().map(Err)).collect();
+        deeds.iter().map(|deed| check(inner, deed).err().map(Err)).collect();
     let sound: Vec<usize> = (0..deeds.len()).filter(|at| answers[*at].is_none()).collect();
-    let touches = sound.iter().map(|at| touch(agent, &deeds[*at], deeds[*at].revision)).collect();
-    let sent = agent.clock.uptime();
+    let touches = sound.iter().map(|at| touch(inner, &deeds[*at], deeds[*at].revision)).collect();
+    let sent = inner.clock.uptime();
     let mut odd = Vec::new();
-    match send(agent, touches).await {
+    match send(inner, touches).await {
         Err(error) => sound.iter().for_each(|at| answers[*at] = Some(Err(error.clone()))),
         Ok(results) => {
             for (at, result) in sound.into_iter().zip(results) {
                 match result {
                     Ok(touched) => {
-                        answers[at] = Some(granted(agent, &deeds[at], sent, touched.revision));
+                        answers[at] = Some(granted(inner, &deeds[at], sent, touched.revision));
                     }
                     Err(error) if error.is_conflict() || error.is_not_found() => odd.push(at),
                     Err(error) => answers[at] = Some(Err(error)),
@@ -137,39 +137,39 @@ async fn renew(agent: &Agent, deeds: &[Deed]) -> Vec<Result<Renewed>> {
             }
         }
     }
-    let again = |at: usize| async move { (at, renew_as_it_is(agent, &deeds[at]).await) };
+    let again = |at: usize| async move { (at, renew_as_it_is(inner, &deeds[at]).await) };
     let mut explained = stream::iter(odd.into_iter().map(again)).buffer_unordered(AT_ONCE);
     while let Some((at, answer)) = explained.next().await {
         answers[at] = Some(answer);
     }
-    let silent = || Err(Error::unknown(agent.backend(), "the store said nothing about it"));
+    let silent = || Err(Error::unknown(inner.backend(), "the store said nothing about it"));
     answers.into_iter().map(|answer| answer.unwrap_or_else(silent)).collect()
 }
 
 /// The store said no at the deed's revision: renews it at the present one, if it is still theirs.
-async fn renew_as_it_is(agent: &Agent, deed: &Deed) -> Result<Renewed> {
+async fn renew_as_it_is(inner: &Inner, deed: &Deed) -> Result<Renewed> {
     for _ in 0..ATTEMPTS {
-        let info = present(agent, deed).await?;
-        let sent = agent.clock.uptime();
-        let touched = send(agent, vec![touch(agent, deed, info.revision)]).await?;
+        let info = present(inner, deed).await?;
+        let sent = inner.clock.uptime();
+        let touched = send(inner, vec![touch(inner, deed, info.revision)]).await?;
         match touched.into_iter().next() {
-            Some(Ok(touched)) => return granted(agent, deed, sent, touched.revision),
+            Some(Ok(touched)) => return granted(inner, deed, sent, touched.revision),
             Some(Err(error)) if error.is_conflict() || error.is_not_found() => {}
             Some(Err(error)) => return Err(error),
             None => break,
         }
     }
-    Err(Error::unavailable(agent.backend(), "others changed it each time; renew it again"))
+    Err(Error::unavailable(inner.backend(), "others changed it each time; renew it again"))
 }
 
 /// The lease as it is now, if it is still the one of this deed.
-async fn present(agent: &Agent, deed: &Deed) -> Result<LeaseInfo> {
+async fn present(inner: &Inner, deed: &Deed) -> Result<LeaseInfo> {
     let key = deed.key();
-    let timeout = agent.clock.sleep(patience(agent, deed.ttl));
+    let timeout = inner.clock.sleep(patience(inner, deed.ttl));
     let info = tokio::select! {
         biased;
-        info = read(agent, &key) => info?,
-        () = timeout => return Err(Error::unavailable(agent.backend(), "no answer in time")),
+        info = read(inner, &key) => info?,
+        () = timeout => return Err(Error::unavailable(inner.backend(), "no answer in time")),
     };
     match info {
         Some(info) if info.nonce == deed.nonce && info.token == deed.token => Ok(info),
@@ -177,43 +177,43 @@ async fn present(agent: &Agent, deed: &Deed) -> Result<LeaseInfo> {
     }
 }
 
-fn touch(agent: &Agent, deed: &Deed, revision: u64) -> Touch {
-    deed.touch(revision, agent.store.capabilities())
+fn touch(inner: &Inner, deed: &Deed, revision: u64) -> Touch {
+    deed.touch(revision, inner.store.capabilities())
 }
 
-fn check(agent: &Agent, deed: &Deed) -> Result<()> {
+fn check(inner: &Inner, deed: &Deed) -> Result<()> {
     check_life(deed.ttl)?;
-    agent.store.capabilities().limits.check_touches(&[touch(agent, deed, deed.revision)])
+    inner.store.capabilities().limits.check_touches(&[touch(inner, deed, deed.revision)])
 }
 
 /// Sends touches, with a timeout that leaves time for others before the first of them ends.
-async fn send(agent: &Agent, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+async fn send(inner: &Inner, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
     let Some(shortest) = touches.iter().map(|touch| touch.ttl).min() else {
         return Ok(Vec::new());
     };
-    let timeout = agent.clock.sleep(patience(agent, shortest));
+    let timeout = inner.clock.sleep(patience(inner, shortest));
     tokio::select! {
         biased;
-        answer = agent.store.touch(touches) => answer,
-        () = timeout => Err(Error::unknown(agent.backend(), "a renewal got no answer in time")),
+        answer = inner.store.touch(touches) => answer,
+        () = timeout => Err(Error::unknown(inner.backend(), "a renewal got no answer in time")),
     }
 }
 
 /// How long one call may take for a lease of this life.
-fn patience(agent: &Agent, ttl: Duration) -> Duration {
-    let now = agent.clock.uptime();
+fn patience(inner: &Inner, ttl: Duration) -> Duration {
+    let now = inner.clock.uptime();
     attempt_timeout(now, now + ttl)
 }
 
 /// What was granted, unless the answer came too late to be of use.
-fn granted(agent: &Agent, deed: &Deed, sent: Duration, revision: u64) -> Result<Renewed> {
-    let timing = deed.timing(agent.store.capabilities());
-    let sent = crate::lease::hold::renew::counted_from(agent, sent);
-    match remaining(timing, sent, agent.clock.uptime()) {
+fn granted(inner: &Inner, deed: &Deed, sent: Duration, revision: u64) -> Result<Renewed> {
+    let timing = deed.timing(inner.store.capabilities());
+    let sent = crate::lease::hold::renew::counted_from(inner, sent);
+    match remaining(timing, sent, inner.clock.uptime()) {
         Some(remaining) => Ok(Renewed { revision, ttl: timing.ttl, remaining }),
         None => {
             let reason = "the answer took longer than the lease lives; renew it again";
-            Err(Error::unknown(agent.backend(), reason))
+            Err(Error::unknown(inner.backend(), reason))
         }
     }
 }

@@ -109,13 +109,13 @@ impl Coordinator {
     /// Who held a scope before: the last `most` tenures that are over, as far as the store's history
     /// reaches. Takes no longer than `within`, and what was found until then is told.
     pub async fn history(&self, scope: &Scope, most: usize, within: Duration) -> Result<History> {
-        let agent = self.agent();
-        if agent.store.capabilities().history.is_none() {
+        let inner = self.inner();
+        if inner.store.capabilities().history.is_none() {
             return Ok(History { tenures: Vec::new(), older: Older::NotKept });
         }
         let holder = self.holder(scope).await?;
         let mut past = Past::new(scope, most);
-        let limit = agent.clock.sleep(within);
+        let limit = inner.clock.sleep(within);
         let read = tokio::select! {
             biased;
             read = self.read_history(scope, holder.as_ref(), &mut past) => Some(read?),
@@ -171,7 +171,7 @@ impl Coordinator {
         if holder.is_some_and(|holder| holder.revision <= after) {
             return Ok(());
         }
-        let clock = &self.agent().clock;
+        let clock = &self.inner().clock;
         loop {
             // With a holder its end is known, and silence means nothing: what others do is passed over.
             let quiet = async {
@@ -199,12 +199,12 @@ impl Coordinator {
         if tenure.end != TenureEnd::Released {
             return Ok(());
         }
-        let agent = self.agent();
+        let inner = self.inner();
         let key = Key::new(REVOKED, tagged(&tenure.lease.id, &tenure.lease.nonce));
-        if agent.multi()
-            && let Some(note) = agent.store.get(&key).await?
+        if inner.multi()
+            && let Some(note) = inner.store.get(&key).await?
         {
-            let RevokedRecord { by, reason } = decode(&note, agent.backend())?;
+            let RevokedRecord { by, reason } = decode(&note, inner.backend())?;
             tenure.end = TenureEnd::Revoked { by, reason };
             tenure.until_ms = Some(note.created_at_ms);
         }

@@ -97,7 +97,7 @@ impl Coordinator {
     pub async fn watch_batches(&self, prefix: &str, after: Option<u64>) -> Result<LeaseWatch> {
         let mut request = WatchRequest::kind(LEASE).prefix(prefix);
         request.after = after;
-        let watch = self.agent.store.watch(&request).await?;
-        Ok(LeaseWatch { watch, backend: self.agent.backend() })
+        let watch = self.inner.store.watch(&request).await?;
+        Ok(LeaseWatch { watch, backend: self.inner.backend() })
     }
 }
