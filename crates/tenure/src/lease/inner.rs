@@ -1,26 +1,20 @@
-//! What a coordinator, its leases and its background tasks share.
+//! What a coordinator, its leases and its background tasks share: the store, the clock, the settings, and
+//! the state that [`super::hold`] and [`super::queue`] work on.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::clock::SharedClock;
-use crate::flaws::{Flaw, planted};
 use crate::lease::hold::renew;
 use crate::lease::hold::schedule::Schedule;
-use crate::lease::hold::state::Held;
-use crate::lease::metrics::EndLabels;
 use crate::lease::nonces::Nonces;
 use crate::lease::queue::queues::WaitQueues;
-use crate::lease::queue::task;
-use crate::lease::queue::task::Listing;
 use crate::lease::runtime::Spawn;
-use crate::lease::{LeaseMetrics, Loss, Options, Owner};
+use crate::lease::{LeaseMetrics, Options, Owner};
 use crate::random::SharedRandom;
-use crate::store::{Batch, Store};
-use crate::{Error, Result};
+use crate::store::Store;
 
 /// The shared middle of a coordinator.
 pub(crate) struct Inner {
@@ -30,28 +24,30 @@ pub(crate) struct Inner {
     pub(crate) owner: Owner,
     pub(crate) options: Options,
     pub(crate) metrics: LeaseMetrics,
-    home: Arc<dyn Spawn>,
+    runtime: Arc<dyn Spawn>,
     nonces: Nonces,
-    schedule: Mutex<Schedule>,
+    /// What is held, and when to renew it: see [`super::hold`].
+    pub(crate) schedule: Mutex<Schedule>,
     /// Wakes the renewal.
-    wake: Arc<Notify>,
-    queues: Mutex<WaitQueues>,
-    /// Wakes the task.
+    pub(crate) wake: Arc<Notify>,
+    /// Who waits: see [`super::queue`].
+    pub(crate) queues: Mutex<WaitQueues>,
+    /// Wakes the task that works for the queues.
     pub(crate) poke: Arc<Notify>,
     /// Tells that queues can be joined.
-    opened: Notify,
-    /// How much of what was dropped is still to be let go of.
+    pub(crate) opened: Notify,
+    /// How much of what was dropped is still to be released.
     cleanups: watch::Sender<usize>,
 }
 
 impl Inner {
-    /// An inner whose renewals run from now on.
+    /// Starts to renew what will be held.
     pub(crate) fn start(
         store: Store,
         owner: Owner,
         options: Options,
         metrics: LeaseMetrics,
-        home: Arc<dyn Spawn>,
+        runtime: Arc<dyn Spawn>,
     ) -> Arc<Self> {
         let inner = Arc::new(Self {
             clock: Arc::clone(store.clock()),
@@ -60,7 +56,7 @@ impl Inner {
             owner,
             options,
             metrics,
-            home,
+            runtime,
             nonces: Nonces::default(),
             schedule: Mutex::default(),
             wake: Arc::default(),
@@ -75,10 +71,10 @@ impl Inner {
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let task: BoxFuture<'static, ()> = Box::pin(task);
-        self.home.spawn(task);
+        self.runtime.spawn(task);
     }
 
-    /// Lets go of what somebody dropped.
+    /// Runs the release of something that was dropped, in the background.
     pub(crate) fn clean_up(&self, task: impl Future<Output = ()> + Send + 'static) {
         let cleanup = Cleanup::new(&self.cleanups);
         self.spawn(async move {
@@ -104,225 +100,6 @@ impl Inner {
     /// Whether commits may concern several objects.
     pub(crate) fn multi(&self) -> bool {
         self.store.capabilities().multi_object_commits
-    }
-
-    fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Renews this lease at that instant.
-    pub(crate) fn renew_at(&self, held: &Arc<Held>, at: Duration) {
-        if self.schedule().put(held, self.clock.uptime(), at) {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Stops renewing.
-    pub(crate) fn stop_renewing(&self, held: &Held) {
-        self.schedule().remove(held);
-    }
-
-    /// All that is to be renewed now, and when the next one is.
-    pub(crate) fn take_due(&self, now: Duration) -> (Vec<Arc<Held>>, Option<Duration>) {
-        self.schedule().take(now)
-    }
-
-    /// Leases on the schedule.
-    pub(crate) fn scheduled(&self) -> usize {
-        self.schedule().len()
-    }
-
-    /// A tenure begins.
-    pub(crate) fn began(&self, held: &Arc<Held>, sent: Duration) {
-        self.metrics.acquired.inc();
-        self.metrics.held.inc();
-        tracing::info!(
-            lease = %held.key.id, holder = %held.owner, token = held.token, "acquired"
-        );
-        self.renew_at(held, held.timing.due(sent));
-    }
-
-    /// Ends a tenure, once.
-    pub(crate) fn end(&self, held: &Held, loss: Loss) {
-        self.stop_renewing(held);
-        if planted(Flaw::ChangesItsStory) {
-            // Whatever it was told first, the next one who asks hears another reason.
-            let mut state = held.state();
-            state.loss = state.loss.take().map(|_| Loss::Released);
-        }
-        if !held.lose(loss.clone()) {
-            return;
-        }
-        self.metrics.held.dec();
-        self.metrics.ended.get_or_create(&EndLabels { reason: loss.code() }).inc();
-        let (lease, holder, token) = (&held.key.id, &held.owner, held.token);
-        if loss.is_voluntary() {
-            tracing::info!(%lease, %holder, token, "{loss}");
-        } else {
-            tracing::warn!(%lease, %holder, token, "lost: {loss}");
-        }
-    }
-
-    /// Whoever holds it renews it elsewhere from now on: nothing has ended, and nothing is ours.
-    pub(crate) fn detach(&self, held: &Held) {
-        held.leave();
-        self.stop_renewing(held);
-        // Nobody is left to be told; this keeps a renewal that is under way from ending it again.
-        if held.lose(Loss::Released) {
-            self.metrics.held.dec();
-            let (lease, holder) = (&held.key.id, &held.owner);
-            tracing::debug!(%lease, %holder, token = held.token, "renewed elsewhere from now on");
-        }
-    }
-
-    /// Callers in the queue.
-    pub(crate) fn waiting(&self) -> usize {
-        self.queues().waiting
-    }
-
-    // ---- queues -----------------------------------------------------------------------------------
-
-    /// Whether whoever waits is told, so that it need not ask.
-    pub(crate) fn listens(&self) -> bool {
-        self.store.capabilities().notifies_all()
-    }
-
-    fn queues(&self) -> MutexGuard<'_, WaitQueues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does something with the queues and lets the queue of this name act on it.
-    pub(crate) fn with_queue<T>(
-        &self,
-        name: &Arc<str>,
-        act: impl FnOnce(&mut WaitQueues) -> T,
-    ) -> T {
-        let now = self.clock.uptime();
-        let mut queues = self.queues();
-        let result = act(&mut queues);
-        let poke = queues.step(name, now);
-        drop(queues);
-        if poke {
-            self.poke.notify_one();
-        }
-        result
-    }
-
-    /// Resolves once news arrives, so that a queue can be joined without missing any.
-    ///
-    /// # Errors
-    /// If the store refuses to tell any: waiting would be in vain. Or if it cannot for so long that it is
-    /// time to look without being told.
-    pub(crate) async fn queues_open(self: &Arc<Self>) -> Result<()> {
-        let mut has_waited = false;
-        loop {
-            let opened = self.opened.notified();
-            tokio::pin!(opened);
-            opened.as_mut().enable();
-            let start = {
-                let mut queues = self.queues();
-                if queues.open {
-                    return Ok(());
-                }
-                // What was refused to others before is asked for once more.
-                if let Some(error) = queues.refused.as_ref().filter(|_| has_waited) {
-                    return Err(error.clone());
-                }
-                !std::mem::replace(&mut queues.running, true)
-            };
-            if start {
-                self.spawn(task::run(Arc::downgrade(self)));
-            }
-            tokio::select! {
-                biased;
-                () = opened => has_waited = true,
-                () = self.clock.sleep(self.options.recheck_every) => {
-                    return Err(Error::unavailable(self.backend(), "it cannot be watched"));
-                }
-            }
-        }
-    }
-
-    /// Whether news arrives.
-    pub(crate) fn are_queues_open(&self) -> bool {
-        self.queues().open
-    }
-
-    pub(crate) fn open_queues(&self) {
-        let mut queues = self.queues();
-        queues.open = true;
-        queues.refused = None;
-        queues.forget(self.clock.uptime());
-        drop(queues);
-        self.opened.notify_waiters();
-    }
-
-    /// The store cannot be watched. Where that is no matter of time, whoever is about to join is told,
-    /// and if nobody waits in the queue already there is no more to do: then it is true.
-    pub(crate) fn queues_failed(&self, error: &Error) -> bool {
-        if !matches!(error, Error::Refused { .. }) {
-            return false;
-        }
-        let mut queues = self.queues();
-        queues.refused = Some(error.clone());
-        let ended = queues.is_empty();
-        if ended {
-            queues.running = false;
-        }
-        drop(queues);
-        self.opened.notify_waiters();
-        ended
-    }
-
-    pub(crate) fn close_queues(&self) {
-        self.queues().open = false;
-    }
-
-    /// Ends the work for the queues if nobody waits. Whether it ended.
-    pub(crate) fn end_queues(&self) -> bool {
-        let mut queues = self.queues();
-        if !queues.is_empty() {
-            return false;
-        }
-        (queues.open, queues.running) = (false, false);
-        true
-    }
-
-    /// Runs timers. Returns queues to list, the next timer, and whether nobody waits.
-    pub(crate) fn tend_queues(&self, now: Duration) -> (Vec<(Arc<str>, u64)>, Duration, bool) {
-        let mut queues = self.queues();
-        queues.run_timers(now);
-        let unsynced = if self.listens() { queues.take_unsynced() } else { Vec::new() };
-        let until = queues.next_timer().unwrap_or(now + self.options.recheck_every);
-        (unsynced, until, queues.is_empty())
-    }
-
-    pub(crate) fn hear(&self, batch: &Batch) {
-        let now = self.clock.uptime();
-        let mut queues = self.queues();
-        queues.hear(batch, now, now + self.options.recheck_every);
-        if planted(Flaw::CallsEverybody) {
-            queues.call_all();
-        }
-    }
-
-    /// A queue was listed. Does not count if it has been listed since, or news was missed since.
-    pub(crate) fn synced(&self, name: &Arc<str>, listed: &Listing) {
-        let now = self.clock.uptime();
-        let look_again = now + self.options.recheck_every;
-        self.with_queue(name, |queues| {
-            let queue = queues.get(name);
-            if let Some(queue) =
-                queue.filter(|queue| queue.listing == listed.number && !queue.synced)
-            {
-                queue.sync(&listed.waiters, listed.mark, listed.revision);
-                queue.found(listed.held, now, look_again);
-            }
-        });
-    }
-
-    pub(crate) fn sync_again(&self, name: &Arc<str>) {
-        self.queues().sync_again(name);
     }
 }
 
@@ -351,6 +128,8 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::clock::ManualClock;
     use crate::lease::acquire::claim::Whole;
@@ -387,7 +166,7 @@ mod tests {
             _: Subject<'_>,
             _: &[u8],
             _: &mut crate::lease::Draft<'_>,
-        ) -> Result<()> {
+        ) -> crate::Result<()> {
             panic!("on purpose")
         }
     }

@@ -55,45 +55,6 @@ impl Witness {
     }
 }
 
-/// The answers, for handles and witnesses alike.
-impl Inner {
-    pub(crate) fn fence(&self, held: &Held) -> Fence {
-        Fence::new(held.key.clone(), held.token)
-    }
-
-    pub(crate) fn remaining(&self, held: &Held) -> Duration {
-        match self.loss(held) {
-            Some(_) => Duration::ZERO,
-            None => held.state().valid_until.saturating_sub(self.clock.uptime()),
-        }
-    }
-
-    pub(crate) fn loss(&self, held: &Held) -> Option<Loss> {
-        let loss = held.ended(self.clock.uptime())?;
-        // Whoever is told first makes it final: a reply that was on its way must not undo it.
-        self.end(held, loss.clone());
-        Some(held.state().loss.clone().unwrap_or(loss))
-    }
-
-    pub(crate) async fn lost(&self, held: &Held) -> Loss {
-        loop {
-            let changed = held.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(loss) = self.loss(held) {
-                return loss;
-            }
-            let valid_until = held.state().valid_until;
-            let end = self.clock.sleep_until(valid_until);
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = end => {}
-            }
-        }
-    }
-}
-
 impl fmt::Debug for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Witness")
