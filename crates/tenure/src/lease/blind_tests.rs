@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::{Coordinator, Lease, Scope, Terms};
+use crate::backend::Backend;
 use crate::clock::ManualClock;
 use crate::random::SystemRandom;
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch,
-    WatchRequest,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch, WatchRequest,
 };
 use crate::{Error, Key, Object, Result};
 

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 
 use super::record::LEASE;
 use super::{Coordinator, Scope, Terms};
+use crate::backend::Backend;
 use crate::clock::{Clock, SystemClock};
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch,
-    WatchRequest, Write,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch, WatchRequest, Write,
 };
 use crate::{Error, Key, Object, Result};
 
