@@ -197,7 +197,7 @@ async fn migrate(url: &str, json: bool) -> anyhow::Result<ExitCode> {
     let store = tenure_connect::connect(url).await?;
     let revision = store.list(&tenure::store::Query::new("tenure").limit(1)).await?.revision;
     let backend = store.capabilities().backend;
-    let level = tenure::store::WRITER_LEVEL;
+    let level = tenure::backend::WRITER_LEVEL;
     let shown = tenure_connect::redacted(url);
     if json {
         let value = serde_json::json!({

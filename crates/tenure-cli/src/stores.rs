@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use tenure::backend::local::place;
 use tenure::lease::Coordinator;
 use tenure::store::Store;
-use tenure::store::local::place;
 use tenure::{Error, Result};
 use tenure_connect::{URLS, connect};
 

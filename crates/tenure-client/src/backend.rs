@@ -1,8 +1,9 @@
 //! The store contract, over the wire.
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
 };
 use tenure::{Error, Key, Object, Result};
 use tenure_proto::v1;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 use tenure_proto::v1;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;

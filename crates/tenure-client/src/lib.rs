@@ -43,8 +43,9 @@ mod watch;
 
 use std::sync::Arc;
 
-use tenure::store::home::Home;
-use tenure::store::{Capabilities, Store, WRITER_LEVEL};
+use tenure::backend::WRITER_LEVEL;
+use tenure::backend::home::Home;
+use tenure::store::{Capabilities, Store};
 use tenure::{Error, Result};
 use tenure_proto::v1;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 use tenure::{Error, Result};
 use tenure_proto::v1::store_client::StoreClient;
 use tokio::sync::Semaphore;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream;
-use tenure::store::{Batch, Progress, Watch, WatchRequest};
+use tenure::backend::Progress;
+use tenure::store::{Batch, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tenure_proto::v1;
 use tonic::Streaming;

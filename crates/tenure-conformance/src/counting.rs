@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch,
-    WatchRequest,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch, WatchRequest,
 };
 use tenure::{Key, Object, Result};
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Batch, Capabilities, Commit, Committed, Delete, Event, LEASES, Page, Put, Query,
-    Store, Touch, Touched, Watch, WatchRequest, Write,
+    Batch, Capabilities, Commit, Committed, Delete, Event, LEASES, Page, Put, Query, Store, Touch,
+    Touched, Watch, WatchRequest, Write,
 };
 use tenure::{Error, Key, Object, Result};
 

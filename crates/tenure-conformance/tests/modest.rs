@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use tenure::backend::Backend;
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Ttl, Watch,
-    WatchRequest,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
 use tenure_conformance::{Outcome, Subject, behaviours, run_one};

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::clock::{Clock, SystemClock};
 use tenure::lease::{Coordinator, Lease, Options, Scope, Terms};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Notifies, Page, Query, Reach, Store, Touch, Touched,
-    Watch, WatchRequest,
+    Capabilities, Commit, Committed, Notifies, Page, Query, Reach, Store, Touch, Touched, Watch,
+    WatchRequest,
 };
 use tenure::{Key, Object, Result};
 use tenure_conformance::{Outcome, Subject, behaviours, run_one};

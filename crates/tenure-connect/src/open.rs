@@ -3,9 +3,9 @@
 #[cfg(feature = "sqlite")]
 use std::{io::Read as _, path::Path};
 
+use tenure::backend::local::place;
 use tenure::store::Store;
 use tenure::store::file::FileStore;
-use tenure::store::local::place;
 use tenure::store::memory::MemoryStore;
 use tenure::{Error, Result};
 

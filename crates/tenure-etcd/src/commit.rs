@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tenure::store::decide::{Decision, Now, decide};
+use tenure::backend::decide::{Decision, Now, decide};
 use tenure::store::{Commit, Committed};
 use tenure::{Error, Result};
 

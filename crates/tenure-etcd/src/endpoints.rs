@@ -22,7 +22,7 @@ use crate::grpc::Wire;
 use crate::link::Link;
 use crate::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
 use crate::{BACKEND, Options};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// Between rounds through all servers, and between attempts at a call.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Fault;
 use crate::grpc::Wire;
 use crate::wire::{LeaseLife, LeaseRequest, path};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// Questions that wait to be sent; more wait with whoever asks.
 const QUEUE: usize = 1024;

@@ -21,7 +21,7 @@ use crate::endpoints::{Budget, Endpoints};
 use crate::envelope::Known;
 use crate::error::Fault;
 use crate::wire::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, path};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// How often spares are looked after.
 const TICK: Duration = Duration::from_millis(500);

@@ -45,9 +45,10 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
-    Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
+    Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
 
@@ -58,7 +59,7 @@ use endpoints::Endpoints;
 use keys::Keys;
 use leases::Leases;
 use shared::{Near, Shared};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "etcd";

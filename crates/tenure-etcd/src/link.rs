@@ -9,7 +9,7 @@ use prost::Message;
 use crate::error::Fault;
 use crate::grpc::{Answers, Wire};
 use crate::keeper::{Keeper, Renewed};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// Streams that carry keep-alives. A server works through each of them one by one, and one that is
 /// not the leader asks the leader for every single one.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tenure::store::decide::{Change, Decision};
+use tenure::backend::decide::{Change, Decision};
 use tenure::store::{Commit, Committed, Expect, WriteResult, Written};
 use tenure::{Key, Object, Result};
 

@@ -19,8 +19,8 @@ use crate::snapshot::check_level;
 use crate::wire::{
     MemberListResponse, Nothing, RangeRequest, RangeResponse, TxnRequest, TxnResponse, path,
 };
-use tenure::store::WRITER_LEVEL;
-use tenure::store::home::Home;
+use tenure::backend::WRITER_LEVEL;
+use tenure::backend::home::Home;
 
 /// How often raising the writer level may find that somebody else has changed it.
 const RAISES: u32 = 10;

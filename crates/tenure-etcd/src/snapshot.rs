@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure::store::decide::{Row, View};
-use tenure::store::{Commit, Expect, Put, Write, check_writer};
+use tenure::backend::check_writer;
+use tenure::backend::decide::{Row, View};
+use tenure::store::{Commit, Expect, Put, Write};
 use tenure::{Error, Key, Labels, Object, Result};
 
 use crate::BACKEND;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use tenure::store::{Batch, Cause, Event, Progress, Watch, WatchRequest};
+use tenure::backend::Progress;
+use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
 use tenure::{Error, Result};
 
 use crate::BACKEND;

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tenure::store::decide::{Change, Decision, Now, Row, View, decide};
+use tenure::backend::decide::{Change, Decision, Now, Row, View, decide};
 use tenure::store::{Commit, Committed, Write, WriteResult, Written};
 use tenure::{Error, Key, Object, Result};
 

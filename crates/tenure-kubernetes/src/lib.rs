@@ -45,10 +45,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::lease::LEASE;
 use tenure::store::{
-    Backend, Capabilities, Capability, Commit, Committed, Durability, ExpiryClock, Notifies, Page,
-    Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Capability, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
+    Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Error, Key, Limits, Object, Result};
 use tokio::sync::{Semaphore, watch};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::backend::decide::{Now, Row, expiry};
 use tenure::clock::SharedClock;
-use tenure::store::decide::{Now, Row, expiry};
 use tenure::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 

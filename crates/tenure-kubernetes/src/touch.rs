@@ -4,7 +4,7 @@
 //! Lease is read and judged like everywhere else.
 
 use futures::stream::{self, StreamExt};
-use tenure::store::decide::decide_touch;
+use tenure::backend::decide::decide_touch;
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Result};
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::decide::Row;
+use tenure::backend::decide::Row;
 use tenure::store::{Batch, Cause, Event};
 use tenure::{Object, Result};
 

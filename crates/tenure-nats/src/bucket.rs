@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::{
     Config, DiscardPolicy, PersistenceMode, Republish, RetentionPolicy, StorageType,
 };
 use serde_json::json;
-use tenure::store::{WRITER_LEVEL, check_writer};
+use tenure::backend::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;

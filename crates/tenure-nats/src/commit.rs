@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tenure::backend::decide::{Change, Decision, Now, Row, View, decide};
 use tenure::random::{SystemRandom, below};
-use tenure::store::decide::{Change, Decision, Now, Row, View, decide};
 use tenure::store::{Capability, Commit, Committed, Expect, Write, WriteResult, Written};
 use tenure::{Error, Key, Result};
 

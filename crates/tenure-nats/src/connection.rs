@@ -28,7 +28,7 @@ use crate::subject::Subjects;
 use crate::time::ServerTime;
 use crate::url::{Login, Target};
 use crate::wire::{Answer, Content, Dial, Wire};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);

@@ -45,9 +45,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
-    Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
+    Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
 

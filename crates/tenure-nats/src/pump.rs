@@ -18,7 +18,8 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use futures::StreamExt as _;
 use futures::stream::{self, TryStreamExt as _};
-use tenure::store::{Batch, Cause, Event, Feed, FeedLimits, Watch, WatchRequest};
+use tenure::backend::{Feed, FeedLimits};
+use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::watch;
 

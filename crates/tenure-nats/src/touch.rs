@@ -5,7 +5,7 @@
 //! readers see no change and the pump tells nobody.
 
 use futures::stream::{self, StreamExt as _};
-use tenure::store::decide::{Now, decide_touch};
+use tenure::backend::decide::{Now, decide_touch};
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Result};
 

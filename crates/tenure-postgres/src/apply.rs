@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use tenure::Object;
+use tenure::backend::decide::{Change, Row, Step};
 use tenure::store::Cause;
-use tenure::store::decide::{Change, Row, Step};
 use tokio_postgres::types::ToSql;
 
 use crate::overlay::{Fate, Overlay};

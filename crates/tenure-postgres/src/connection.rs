@@ -14,7 +14,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::error::{Failure, connecting};
 use crate::tls::{Settings, Tls};
 use crate::{BACKEND, Options};
-use tenure::store::home::Home;
+use tenure::backend::home::Home;
 
 /// What a session is for; they differ in how long the server lets them wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Connector {
     fn greeting(&self, role: Role) -> String {
         let mut sql = format!(
             "set tenure.writer = '{}'; set default_transaction_isolation = 'read committed';",
-            tenure::store::WRITER_LEVEL
+            tenure::backend::WRITER_LEVEL
         );
         if let Some(schema) = &self.options.schema {
             sql.push_str(&format!("set search_path = {};", quoted(schema)));

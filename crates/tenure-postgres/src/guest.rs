@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::try_join;
+use tenure::backend::WRITER_LEVEL;
 use tenure::random::{SystemRandom, nonce};
-use tenure::store::{Commit, Committed, WRITER_LEVEL};
+use tenure::store::{Commit, Committed};
 use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tenure::store::{Batch, Cause, Event, History};
+use tenure::backend::History;
+use tenure::store::{Batch, Cause, Event};
 use tenure::{Error, Key, Object, Result};
 use tokio_postgres::Row;
 

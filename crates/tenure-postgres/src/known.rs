@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use tenure::Key;
-use tenure::store::decide::{Change, Row, Step};
+use tenure::backend::decide::{Change, Row, Step};
 
 use crate::apply::Head;
 use crate::quick::Seen;

@@ -1,6 +1,6 @@
 //! Lists: pages by key, from one snapshot, in bounded steps.
 
-use tenure::store::decide::Row;
+use tenure::backend::decide::Row;
 use tenure::store::{IdRange, Page, Query, Requirement};
 use tenure::{Labels, Result};
 use tokio_postgres::types::ToSql;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{WRITER_LEVEL, check_writer};
+use tenure::backend::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;

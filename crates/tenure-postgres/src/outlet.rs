@@ -7,8 +7,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure::store::decide::Step;
-use tenure::store::{Feed, FeedLimits};
+use tenure::backend::decide::Step;
+use tenure::backend::{Feed, FeedLimits};
 
 use crate::history::Found;
 

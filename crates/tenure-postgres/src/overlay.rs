@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use tenure::store::decide::{Change, Now, Row, Step, View, decide};
+use tenure::backend::decide::{Change, Now, Row, Step, View, decide};
 use tenure::store::{Commit, Committed};
 use tenure::{Key, Result};
 

@@ -1,9 +1,9 @@
 //! From the database to the watchers of this process.
 //!
-//! While somebody watches, one task reads what was committed and publishes it to a [`tenure::store::Feed`]. It
-//! looks when a notification comes, when a commit of this process was not next in line, and every
-//! now and then in any case: nothing is concluded from silence. Commits are serial, so reading
-//! "everything after the last revision" misses nothing. Without watchers there is no task.
+//! While somebody watches, one task reads what was committed and publishes it to a
+//! [`tenure::backend::Feed`]. It looks when a notification comes, when a commit of this process was not next
+//! in line, and every now and then in any case: nothing is concluded from silence. Commits are serial, so
+//! reading "everything after the last revision" misses nothing. Without watchers there is no task.
 //!
 //! Should the store have lost what was told ([`crate::outlet`]), whoever watches is told that history is
 //! gone, and the next watch begins with another feed.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
-use tenure::store::decide::Step;
+use tenure::backend::decide::Step;
 use tenure::store::{Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::Notify;

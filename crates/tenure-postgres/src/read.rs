@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Guarded, PoisonError};
 use std::time::Duration;
 
-use tenure::store::decide::Row;
+use tenure::backend::decide::Row;
 use tenure::{Error, Key, Object, Result};
 use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure::store::{decide, labels_of_json};
+use tenure::backend::{decide, labels_of_json};
 use tenure::{Error, Key, Labels, Object, Result};
 use tokio_postgres::Row;
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, try_join, try_join_all};
-use tenure::store::decide::{Now, Row, decide_touch, expiry};
+use tenure::backend::decide::{Now, Row, decide_touch, expiry};
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Labels, Object, Result};
 use tokio_postgres::{Row as SqlRow, Statement};

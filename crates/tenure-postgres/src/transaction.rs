@@ -9,8 +9,9 @@
 //! change under the counter only.
 
 use futures::future::{try_join, try_join_all};
-use tenure::store::decide::{Now, Row, Step, decide_sweep};
-use tenure::store::{Committed, check_writer};
+use tenure::backend::check_writer;
+use tenure::backend::decide::{Now, Row, Step, decide_sweep};
+use tenure::store::Committed;
 use tenure::{Error, Result};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 

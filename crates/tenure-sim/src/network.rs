@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use tenure::backend::Backend;
 use tenure::store::{
-    Backend, Capabilities, Capability, Commit, Committed, Page, Query, Touch, Touched, Watch,
-    WatchRequest,
+    Capabilities, Capability, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
 };
 use tenure::{Error, Key, Object, Result};
 use tokio::sync::oneshot;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
+use tenure::backend::Backend;
 use tenure::lease::{LEASE, REMAINS, SLOTS, WAITER, WaiterRecord};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
-    Backend, Batch, Commit, Committed, Expect, Page, Put, Query, Touch, Touched, WatchRequest,
-    Write,
+    Batch, Commit, Committed, Expect, Page, Put, Query, Touch, Touched, WatchRequest, Write,
 };
 use tenure::{Error, Key, Object, Result};
 use tokio::sync::mpsc;

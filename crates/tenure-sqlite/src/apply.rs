@@ -2,7 +2,7 @@
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _};
 use tenure::Key;
-use tenure::store::decide::{Change, Row, Step};
+use tenure::backend::decide::{Change, Row, Step};
 
 use crate::error::{BACKEND, definite};
 use crate::rows::{labels_text, stored, ttl_ms, with_columns};

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tenure::Result;
-use tenure::store::decide::{Decision, decide};
+use tenure::backend::decide::{Decision, decide};
 use tenure::store::{Commit, Committed};
 
 use crate::error::definite;

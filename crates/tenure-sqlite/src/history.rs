@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _};
-use tenure::store::decide::{Change, LastWords, Step};
+use tenure::backend::decide::{Change, LastWords, Step};
 use tenure::store::{Batch, Cause, Event};
 use tenure::{Error, Key, Labels, Object, Result};
 

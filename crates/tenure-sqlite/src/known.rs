@@ -5,7 +5,7 @@
 
 use foldhash::HashMap;
 use rusqlite::Connection;
-use tenure::store::decide::Row;
+use tenure::backend::decide::Row;
 use tenure::{Key, Object};
 
 /// Bytes of rows that are kept.

@@ -48,11 +48,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::local::refuse_remote;
-use tenure::store::wake::FileWatcher;
+use tenure::backend::local::refuse_remote;
+use tenure::backend::wake::FileWatcher;
+use tenure::backend::{Backend, Feed, FeedLimits, History};
 use tenure::store::{
-    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, History,
-    Notifies, Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
+    Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Error, Key, Limits, Object, Result};
 

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure::store::wake::FileWatcher;
-use tenure::store::{Event, Feed};
+use tenure::backend::Feed;
+use tenure::backend::wake::FileWatcher;
+use tenure::store::Event;
 use tenure::{Error, Result};
 
 use crate::error::BACKEND;

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tenure::store::decide::Row;
-use tenure::store::hosttime::HostTime;
-use tenure::store::{Batch, History, Page, Query};
+use tenure::backend::History;
+use tenure::backend::decide::Row;
+use tenure::backend::hosttime::HostTime;
+use tenure::store::{Batch, Page, Query};
 use tenure::{Error, Key, Object, Result};
 use tokio::sync::Semaphore;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::types::Type;
-use tenure::store::decide::Row;
-use tenure::store::labels_of_json;
+use tenure::backend::decide::Row;
+use tenure::backend::labels_of_json;
 use tenure::{Key, Labels, Object};
 
 /// A statement around the columns that `object` reads, in its order.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior};
-use tenure::store::hosttime::{Anchor, HostTime};
-use tenure::store::{WRITER_LEVEL, check_writer};
+use tenure::backend::hosttime::{Anchor, HostTime};
+use tenure::backend::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::error::{BACKEND, definite};

@@ -1,8 +1,9 @@
 //! One transaction of the writer: rows as they are in it, and what is to change.
 
 use rusqlite::Connection;
-use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide_touch};
-use tenure::store::{Touch, Touched, check_writer};
+use tenure::backend::check_writer;
+use tenure::backend::decide::{Change, Decision, Now, Row, Step, View, decide_touch};
+use tenure::store::{Touch, Touched};
 use tenure::{Error, Key, Result};
 
 use crate::apply::{Statements, by_name, find, of_row};

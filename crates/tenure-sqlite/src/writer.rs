@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use tenure::backend::Feed;
+use tenure::backend::decide::{Now, Step, decide_sweep};
+use tenure::backend::hosttime::HostTime;
+use tenure::backend::wake::tell;
 use tenure::clock::{Clock as _, SystemClock};
-use tenure::store::Feed;
-use tenure::store::decide::{Now, Step, decide_sweep};
-use tenure::store::hosttime::HostTime;
-use tenure::store::wake::tell;
 use tenure::{Error, Result};
 
 use crate::Options;

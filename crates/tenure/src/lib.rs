@@ -6,6 +6,7 @@
 //!   to live, and a watch that misses nothing. [`store::Store`] is what you program against.
 //! - [`store::memory`] and [`store::file`]: two backends that need nothing else. SQLite and Postgres
 //!   live in crates of their own.
+//! - [`backend`]: what backends are made of; programs that use a store need nothing from it.
 //! - [`lease`]: a scope held by one owner until a deadline, with a fencing token; waiting in line,
 //!   slots, election, reading and writing.
 //! - [`gate`]: runs a set of loops only while a lease is held.
@@ -31,6 +32,7 @@
 //! # }
 //! ```
 
+pub mod backend;
 pub mod clock;
 mod error;
 #[cfg(not(feature = "flaws"))]

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::Key;
+use tenure::backend::FeedLimits;
 use tenure::clock::SystemClock;
 use tenure::lease::{Coordinator, Terms};
 use tenure::store::memory::MemoryStore;
-use tenure::store::{FeedLimits, Put, WatchRequest};
+use tenure::store::{Put, WatchRequest};
 use tenure_conformance::Failure;
 use tenure_conformance::harness::Trials;
 use tenure_server::ServerLimits;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use tenure::backend::{Backend, Progress};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
-    Backend, Batch, Capabilities, Commit, Committed, Event, Expect, Page, Progress, Put, Query,
-    Touch, Touched, Watch, WatchRequest, Write, WriteResult, Written,
+    Batch, Capabilities, Commit, Committed, Event, Expect, Page, Put, Query, Touch, Touched, Watch,
+    WatchRequest, Write, WriteResult, Written,
 };
 use tenure::{Error, Key, Object, Result};
 

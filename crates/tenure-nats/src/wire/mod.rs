@@ -20,8 +20,8 @@ mod talk;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::backend::home::Home;
 use tenure::clock::SharedClock;
-use tenure::store::home::Home;
 
 pub(crate) use self::desk::{Answer, Content};
 pub(crate) use self::dial::Dial;

@@ -9,7 +9,8 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{self, Context};
 use tenure::Error;
-use tenure::store::{Backend, Durability};
+use tenure::backend::Backend;
+use tenure::store::Durability;
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_nats::{NatsStore, Options};

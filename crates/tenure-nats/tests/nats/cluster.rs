@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::Error;
+use tenure::backend::Backend as _;
 use tenure::lease::{Coordinator, Namespace, Scope, Terms};
-use tenure::store::{Backend as _, Commit, Durability, Expect, Query, Store, WatchRequest};
+use tenure::store::{Commit, Durability, Expect, Query, Store, WatchRequest};
 use tenure_conformance::harness::Trials;
 use tenure_conformance::{Failure, ensure, ensure_eq};
 use tenure_nats::{NatsStore, Options};

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use tenure::Key;
-use tenure::store::decide::Row;
+use tenure::backend::decide::Row;
 use tokio_postgres::Row as SqlRow;
 
 use crate::apply::Keys;

@@ -3,7 +3,7 @@
 //! Only commits of the simplest kinds qualify, and only if they apply and change something: a refusal
 //! must be true as well, and only what is written is confirmed.
 
-use tenure::store::decide::{Change, Decision, Now, Row, Step, View, decide};
+use tenure::backend::decide::{Change, Decision, Now, Row, Step, View, decide};
 use tenure::store::{Commit, Committed, Expect, Put, Write};
 use tenure::{Key, Object, Result as StoreResult};
 

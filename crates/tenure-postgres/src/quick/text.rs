@@ -5,8 +5,8 @@
 //! and with it everything. Rows and events share their arrays: first come the rows that are inserted,
 //! then those that are replaced, then those that are removed.
 
-use tenure::store::WRITER_LEVEL;
-use tenure::store::decide::{Change, Step};
+use tenure::backend::WRITER_LEVEL;
+use tenure::backend::decide::{Change, Step};
 use tokio_postgres::types::ToSql;
 
 use super::plan::Plan;

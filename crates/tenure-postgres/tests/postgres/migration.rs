@@ -214,7 +214,7 @@ async fn raised(server: Server) -> Outcome {
     store.commit(put("a", "x")).await?;
     let asked = "select min_writer from tenure_meta";
     let level: i32 = client.query_one(asked, &[]).await.or_fail()?.get(0);
-    ensure_eq!(level, tenure::store::WRITER_LEVEL as i32);
+    ensure_eq!(level, tenure::backend::WRITER_LEVEL as i32);
     // One of the level that was let in before is stopped by the database itself.
     client.batch_execute("set tenure.writer = '0'").await.or_fail()?;
     let told = refusal(&client, "delete from objects").await?;

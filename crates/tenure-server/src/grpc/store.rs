@@ -2,7 +2,8 @@
 
 use futures::StreamExt;
 use tenure::Key;
-use tenure::store::{Commit, Query, Touch, WatchRequest, check_writer};
+use tenure::backend::check_writer;
+use tenure::store::{Commit, Query, Touch, WatchRequest};
 use tenure_proto::convert::need;
 use tenure_proto::v1;
 use tenure_proto::v1::store_server::Store;

@@ -216,7 +216,7 @@ async fn raises_the_level() -> Result<(), Failure> {
     let running = SqliteStore::open(&path)?.into_store();
     let level = "SELECT min_writer FROM tenure_meta";
     let level: u32 = conn.query_row(level, [], |row| row.get(0)).map_err(sql)?;
-    ensure_eq!(level, tenure::store::WRITER_LEVEL);
+    ensure_eq!(level, tenure::backend::WRITER_LEVEL);
     // One that is already running is stopped from writing as well.
     running.commit(Put::new(Key::new("k", "1"), "x")).await?;
     conn.execute("UPDATE tenure_meta SET min_writer = 99", []).map_err(sql)?;

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
-};
+use super::{Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest};
+use crate::backend::Backend;
 use crate::clock::SharedClock;
 use crate::random::{SeededRandom, below};
 use crate::{Error, Key, Object, Result};

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bounded::bounded;
-use super::closing::Closing;
 use super::measured::{Measured, StoreMetrics};
 use super::{
-    Attachment, Backend, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch,
-    Touched, Watch, WatchRequest, Write,
+    Attachment, Capabilities, Capability, Commit, Committed, Page, Put, Query, Touch, Touched,
+    Watch, WatchRequest, Write,
 };
+use crate::backend::{Backend, Closing, bounded};
 use crate::clock::{SharedClock, SystemClock};
 use crate::random::{SharedRandom, SystemRandom};
 use crate::{Error, Key, Object, Result};

@@ -11,9 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
-};
+use super::{Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest};
+use crate::backend::Backend;
 use crate::clock::SharedClock;
 use crate::{Error, Key, Object, Result};
 

@@ -16,11 +16,12 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use self::state::State;
-use super::decide::{Now, Step, decide_once, decide_sweep, decide_touch};
 use super::{
-    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Feed, FeedLimits, Notifies,
-    Page, Query, Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
+    Touch, Touched, Ttl, Watch, WatchRequest,
 };
+use crate::backend::decide::{Now, Step, decide_once, decide_sweep, decide_touch};
+use crate::backend::{Backend, Feed, FeedLimits};
 use crate::clock::{SharedClock, SystemClock};
 use crate::{Error, Key, Limits, Object, Result};
 

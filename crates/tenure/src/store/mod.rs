@@ -2,7 +2,8 @@
 //!
 //! [`Store`] is what callers hold. It validates a request against the backend's limits and
 //! capabilities once, for all backends, bounds it in time, and passes it on to a [`Backend`]. A
-//! backend therefore implements six methods and never repeats a rule.
+//! backend therefore implements six methods and never repeats a rule. What backends are made of is in
+//! [`crate::backend`].
 //!
 //! What every backend promises:
 //!
@@ -14,48 +15,38 @@
 //! - **Durable as declared**: an acknowledged commit survives what [`Capabilities::durability`] says.
 //! - **Fails closed**: what a backend cannot do atomically is [`crate::Error::Unsupported`].
 
+#[cfg(doc)]
+use crate::backend::Backend;
+
 mod attachment;
-mod backend;
-mod bounded;
 mod capabilities;
-mod closing;
 mod commit;
-pub mod decide;
 pub mod faulty;
-mod feed;
 pub mod file;
 mod handle;
 mod helpers;
-pub mod home;
-pub mod hosttime;
-mod labels;
-pub mod local;
 pub mod measured;
 pub mod memory;
 pub mod prefixed;
 mod query;
 mod retry;
 mod selector;
+mod touch;
 mod typed;
-pub mod wake;
 mod watch;
-mod writers;
 
 pub use attachment::Attachment;
-pub use backend::{Backend, Touch, Touched};
 pub use capabilities::{
     Capabilities, Capability, Durability, ExpiryClock, LEASES, Notifies, Reach, Ttl,
 };
 pub use commit::{
     Check, Commit, Committed, Delete, Expect, Fence, Put, Write, WriteResult, Written,
 };
-pub use feed::{Feed, FeedLimits, History};
 pub use handle::Store;
 pub use helpers::{CasOutcome, CreateOutcome, WriteCondition};
-pub use labels::labels_of_json;
 pub use query::{IdRange, Page, Query};
 pub use retry::RetryPolicy;
 pub use selector::{Requirement, Selector};
+pub use touch::{Touch, Touched};
 pub use typed::{Codec, Json, ObjectMeta, Protobuf, Typed};
-pub use watch::{Batch, Cause, Event, Progress, Watch, WatchRequest};
-pub use writers::{WRITER_LEVEL, check_writer};
+pub use watch::{Batch, Cause, Event, Watch, WatchRequest};

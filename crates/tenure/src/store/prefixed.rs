@@ -15,9 +15,10 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 
 use super::{
-    Backend, Batch, Capabilities, Commit, Committed, Delete, Event, Page, Put, Query, Store, Touch,
-    Touched, Watch, WatchRequest, Write,
+    Batch, Capabilities, Commit, Committed, Delete, Event, Page, Put, Query, Store, Touch, Touched,
+    Watch, WatchRequest, Write,
 };
+use crate::backend::Backend;
 use crate::{Error, Key, Limits, Object, Result};
 
 /// What every prefix ends in.

@@ -2,11 +2,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use futures::stream::{BoxStream, Stream, StreamExt};
 
+use crate::backend::Progress;
 use crate::{Key, Object, Result};
 
 /// Why an object went away.
@@ -118,26 +118,6 @@ impl WatchRequest {
         }
         let events = batch.events.iter().filter(|e| self.wants(e.key())).cloned().collect();
         Some(Arc::new(Batch { revision: batch.revision, events }))
-    }
-}
-
-/// How far a watch has come, shared by whoever feeds it and whoever reads it.
-#[derive(Clone, Debug)]
-pub struct Progress(Arc<AtomicU64>);
-
-impl Progress {
-    /// A watch that begins behind this revision.
-    pub fn new(start: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(start)))
-    }
-
-    /// Everything that the watch wants up to this revision has been handed out.
-    pub fn reach(&self, revision: u64) {
-        self.0.fetch_max(revision, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
     }
 }
 

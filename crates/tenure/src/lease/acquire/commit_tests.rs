@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::backend::Backend;
 use crate::clock::{Clock, SystemClock};
 use crate::lease::record::LEASE;
 use crate::lease::{Coordinator, Scope, Terms};
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch,
-    WatchRequest, Write,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch, WatchRequest, Write,
 };
 use crate::{Error, Key, Object, Result};
 

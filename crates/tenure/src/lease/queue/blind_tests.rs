@@ -8,13 +8,13 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::backend::Backend;
 use crate::clock::ManualClock;
 use crate::lease::{Coordinator, Lease, Scope, Terms};
 use crate::random::SystemRandom;
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Backend, Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch,
-    WatchRequest,
+    Capabilities, Commit, Committed, Page, Query, Store, Touch, Touched, Watch, WatchRequest,
 };
 use crate::{Error, Key, Object, Result};
 

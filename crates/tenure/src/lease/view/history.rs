@@ -270,10 +270,11 @@ impl Past {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::FeedLimits;
     use crate::clock::SystemClock;
     use crate::lease::Terms;
+    use crate::store::Put;
     use crate::store::memory::MemoryStore;
-    use crate::store::{FeedLimits, Put};
 
     const SOON: Duration = Duration::from_secs(20);
 

@@ -14,7 +14,7 @@ use super::head::Head;
 use super::history::{self, Position};
 use super::overlay::Overlay;
 use super::writer::GROUP_BYTES;
-use crate::store::decide::{Row, View, decide, decide_sweep};
+use crate::backend::decide::{Row, View, decide, decide_sweep};
 use crate::store::{Batch, Commit, Committed};
 use crate::{Error, Result};
 

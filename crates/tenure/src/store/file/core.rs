@@ -8,8 +8,8 @@ use super::files::Files;
 use super::head::{read_anchor, write_anchor};
 use super::history::HistoryLimits;
 use crate::Result;
-use crate::store::decide::Now;
-use crate::store::hosttime::{Anchor, HostTime};
+use crate::backend::decide::Now;
+use crate::backend::hosttime::{Anchor, HostTime};
 
 /// A touch writes the time down when the last note of it is older than this. After a reboot a life
 /// may be longer by so much, never shorter.

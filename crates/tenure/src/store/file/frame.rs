@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, FORMAT, Sealed, Stored};
-use crate::store::decide::{Change, LastWords, Row, Step};
+use crate::backend::decide::{Change, LastWords, Row, Step};
 use crate::store::{Batch, Cause, Event};
 use crate::{Object, Result};
 

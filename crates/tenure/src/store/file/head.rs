@@ -15,8 +15,8 @@ use super::BACKEND;
 use super::disk::{Disk, failed};
 use super::layout::Layout;
 use super::record::{FORMAT, Sealed, seal};
-use crate::store::hosttime::Anchor;
-use crate::store::{WRITER_LEVEL, check_writer};
+use crate::backend::hosttime::Anchor;
+use crate::backend::{WRITER_LEVEL, check_writer};
 use crate::{Error, Result};
 
 /// The head is padded to this, so that overwriting it never changes the file's length.

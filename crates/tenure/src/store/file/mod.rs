@@ -79,9 +79,10 @@ use self::core::Core;
 use self::files::read_file;
 use self::watching::Watching;
 use self::writer::Job;
-use super::{
-    Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
-    Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
+use crate::backend::Backend;
+use crate::store::{
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
+    Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use crate::{Error, Key, Limits, Object, Result};
 

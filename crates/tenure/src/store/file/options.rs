@@ -14,9 +14,9 @@ use super::layout::Layout;
 use super::locks::{Locks, Mode};
 
 use super::{BACKEND, FileStore};
+use crate::backend::hosttime::{Anchor, HostTime};
+use crate::backend::local::refuse_remote;
 use crate::clock::{SharedClock, SystemClock, boot_id};
-use crate::store::hosttime::{Anchor, HostTime};
-use crate::store::local::refuse_remote;
 use crate::{Error, Result};
 
 /// The longest path of a store; what lies below needs the rest of the 4096 bytes a path may have.

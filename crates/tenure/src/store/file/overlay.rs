@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::files::Files;
 use super::frame::{Frame, Op};
 use super::record::Stored;
-use crate::store::decide::{Change, Row, Step, View};
+use crate::backend::decide::{Change, Row, Step, View};
 use crate::{Error, Key, Result};
 
 /// One object, as it is on disk and as it shall be.

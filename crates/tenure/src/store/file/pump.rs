@@ -14,7 +14,8 @@ use super::commit::News;
 use super::core::Core;
 use super::frame::{Frame, Op};
 use super::history::{Position, read_after};
-use crate::store::{Batch, Feed, FeedLimits, History};
+use crate::backend::{Feed, FeedLimits, History};
+use crate::store::Batch;
 use crate::{Error, Result};
 
 /// Frames read at once, while commits wait.

@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::files::Session;
-use crate::store::decide::Row;
+use crate::backend::decide::Row;
 use crate::store::{Page, Query};
 use crate::{Key, Object, Result};
 

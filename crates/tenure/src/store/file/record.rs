@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::store::decide::Row;
+use crate::backend::decide::Row;
 use crate::{Error, Key, Labels, Object, Result};
 
 /// The version of everything written here.

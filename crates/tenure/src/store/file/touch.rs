@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::core::Core;
 use super::disk::Temp;
 use super::record::{Stored, encode};
-use crate::store::decide::decide_touch;
+use crate::backend::decide::decide_touch;
 use crate::store::{Touch, Touched};
 use crate::{Error, Result};
 

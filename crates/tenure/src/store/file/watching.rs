@@ -11,8 +11,8 @@ use super::BACKEND;
 use super::core::Core;
 use super::pump::{Past, PastHandle, Pump};
 use super::writer::Job;
-use crate::store::wake::FileWatcher;
-use crate::store::{Feed, History};
+use crate::backend::wake::FileWatcher;
+use crate::backend::{Feed, History};
 use crate::{Error, Result};
 
 /// The sweep looks at least this often, in case a hint was missed.

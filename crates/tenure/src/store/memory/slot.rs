@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::decide::Row;
 use super::id::Id;
+use crate::backend::decide::Row;
 use crate::{Key, Labels, Object};
 
 /// Longer payloads are kept elsewhere. With this many bytes a slot is four lines of a cache.

@@ -8,11 +8,11 @@ use foldhash::HashMap;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::super::decide::{Change, Now, Row, Step, View};
 use super::super::{Page, Query};
 use super::id::Id;
 use super::slab::{MOST, Slab};
 use super::slot::Slot;
+use crate::backend::decide::{Change, Now, Row, Step, View};
 use crate::{Key, Result};
 
 /// Objects that one page looks at, while everybody else waits: a selector that matches little is answered

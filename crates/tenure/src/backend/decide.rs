@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{
+use crate::store::{
     Batch, Cause, Commit, Committed, Event, Expect, Put, Touch, Touched, Write, WriteResult,
     Written,
 };

@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use futures::stream::{self, StreamExt};
 use tokio::sync::watch as signal;
 
-use super::{Batch, Progress, Watch, WatchRequest};
+use super::Progress;
+use crate::store::{Batch, Watch, WatchRequest};
 use crate::{Error, Result};
 
 /// Batches handed to a watcher per look into the ring.

@@ -6,36 +6,36 @@ use futures::StreamExt as _;
 use futures::stream;
 use tokio::sync::watch;
 
-use super::Watch;
+use crate::store::Watch;
 use crate::{Error, Result};
 
 /// Whether a handle was closed. Its clones share it.
 #[derive(Clone)]
-pub(super) struct Closing(Arc<watch::Sender<bool>>);
+pub(crate) struct Closing(Arc<watch::Sender<bool>>);
 
 impl Closing {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.0.send_replace(true);
     }
 
     /// Goes on only if it is open.
-    pub(super) fn check(&self, backend: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, backend: &'static str) -> Result<()> {
         if *self.0.borrow() { Err(closed(backend)) } else { Ok(()) }
     }
 
     /// Resolves when it is closed, with what every call is told from then on.
-    pub(super) async fn closed(&self, backend: &'static str) -> Error {
+    pub(crate) async fn closed(&self, backend: &'static str) -> Error {
         // It cannot fail: we hold the sender.
         let _ = self.0.subscribe().wait_for(|closed| *closed).await;
         closed(backend)
     }
 
     /// The same watch, which ends with the handle once there is nothing left to tell.
-    pub(super) fn ends(&self, watch: Watch, backend: &'static str) -> Watch {
+    pub(crate) fn ends(&self, watch: Watch, backend: &'static str) -> Watch {
         let told = self.0.subscribe();
         let next = move |running: Option<(Watch, watch::Receiver<bool>)>| async move {
             let (mut watch, mut told) = running?;

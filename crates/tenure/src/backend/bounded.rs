@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// What the call answers; `None` if it takes longer.
-pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn bounded<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
     let (mut call, mut timer) = (pin!(call), pin!(None));
     std::future::poll_fn(|cx| {
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {

@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, Commit, Committed, Page, Query, Watch, WatchRequest};
+#[cfg(doc)]
+use crate::store::Store;
+use crate::store::{
+    Capabilities, Commit, Committed, Page, Query, Touch, Touched, Watch, WatchRequest,
+};
 use crate::{Key, Object, Result};
 
 /// One place where objects are kept.
 ///
 /// Requests arrive validated against [`Capabilities::limits`] and against what the backend declares
-/// to support; [`super::Store`] sees to that. Dropping a future abandons the wait, not necessarily
+/// to support; [`Store`] sees to that. Dropping a future abandons the wait, not necessarily
 /// the work: a commit whose future was dropped may still be applied.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -34,7 +38,7 @@ pub trait Backend: Send + Sync + 'static {
     /// something may have been applied.
     async fn commit(&self, commit: Commit) -> Result<Committed>;
 
-    /// The longest that a commit takes, where the backend sees to that itself; [`super::Store`] then
+    /// The longest that a commit takes, where the backend sees to that itself; [`Store`] then
     /// sets no timer of its own, unless it was told to wait less than this.
     fn commit_within(&self) -> Option<Duration> {
         None
@@ -49,28 +53,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Everything that happens after the given revision, in order, nothing missed, nothing twice.
     async fn watch(&self, request: &WatchRequest) -> Result<Watch>;
 
-    /// Finishes what was accepted and stops background work. [`super::Store`] refuses later calls and
+    /// Finishes what was accepted and stops background work. [`Store`] refuses later calls and
     /// ends the watches of a handle that was closed.
     async fn close(&self) {}
-}
-
-/// A request to prolong one object's life.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Touch {
-    /// The object.
-    pub key: Key,
-    /// The revision it must still have.
-    pub revision: u64,
-    /// Its life from now, by the store's clock.
-    pub ttl: Duration,
-}
-
-/// What a touch achieved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touched {
-    /// The revision to give with the next touch: the same one where
-    /// [`Capabilities::touch_keeps_revision`], else the one this touch drew.
-    pub revision: u64,
-    /// The life granted, at least the one asked for.
-    pub ttl: Duration,
 }
