@@ -33,7 +33,9 @@ pub(crate) fn add(trials: &mut Trials) {
 /// that stands still for a good part of a life it may rightly end; then again, with a longer one.
 async fn stepped(steps: Vec<i64>) -> Outcome {
     let mut pace = Pace::start();
-    match stepped_with(&steps, SHORT, &mut pace).await {
+    let outcome = stepped_with(&steps, SHORT, &mut pace).await;
+    pace.look();
+    match outcome {
         Err(_) if pace.longest > SHORT / 6 => {
             stepped_with(&steps, SHORT * 5, &mut Pace::start()).await
         }
