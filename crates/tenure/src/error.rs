@@ -148,7 +148,7 @@ pub enum Error {
     Unavailable {
         /// The backend.
         backend: &'static str,
-        /// Why, in the words of whoever knows.
+        /// Why, in the words of the store or server that knows.
         reason: String,
     },
     /// The disk or the quota is full; nothing was applied.

@@ -232,7 +232,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Keeps the status informed of who holds the lease meanwhile. Told by the store, as whoever waits
+    /// Keeps the status informed of who holds the lease meanwhile. Told by the store, as those who wait
     /// is, and only once there is a wait worth telling about.
     async fn observe(&self) -> Infallible {
         if !self.coordinator.store().capabilities().notifies_all() {

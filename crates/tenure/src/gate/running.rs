@@ -116,7 +116,7 @@ impl Running {
                 biased;
                 ended = self.ended.recv() => match ended {
                     Some(_) => self.left -= 1,
-                    // Whoever ran them is gone, and they with it.
+                    // Their runtime is gone, and they with it.
                     None => self.left = 0,
                 },
                 () = &mut until => return false,
@@ -142,7 +142,7 @@ impl Running {
         if let Some(to) = successor {
             lease = match lease.hand_over(&to).await {
                 Ok(()) => return tracing::info!(to, "handed over"),
-                // Whoever was to have it has gone: the next in line is as good.
+                // The successor has gone; the next in the queue is as good.
                 Err((lease, error)) => {
                     tracing::warn!(to, %error, "not handed over but released");
                     lease

@@ -161,7 +161,7 @@ impl Coordinator {
     }
 
     /// Keeps a lease alive on behalf of an owner that is elsewhere: acquires it, or starts its life
-    /// anew if that owner has it. For liveness that is reported to whoever happens to listen.
+    /// anew if that owner has it. For liveness that an owner reports to any replica.
     ///
     /// # Errors
     /// [`Error::Held`] if another owner has it.
@@ -182,7 +182,7 @@ impl Coordinator {
         release::revoke(&self.inner, scope, None, reason).await
     }
 
-    /// The same, if it is the tenure under this token: whoever came after it is left alone.
+    /// The same, if it is the tenure under this token. A later holder is left alone.
     ///
     /// # Errors
     /// [`Error::Lost`], with the token of the present holder.
@@ -220,7 +220,7 @@ impl Coordinator {
     }
 
     /// Reaps what ended without a release in these namespaces, also below them if asked: runs the
-    /// hook in the commit that tidies up, effectively once per lease, whoever else reaps. Returns
+    /// hook in the commit that tidies up, effectively once per lease, however many reap. Returns
     /// how many were reaped.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ pub trait Hooks: Send + Sync {
 /// What happens along with reaping: the lease ended without a release.
 #[async_trait]
 pub trait ReapHook: Send + Sync {
-    /// This lease is about to be reaped. Runs effectively once per lease, whoever reaps.
+    /// This lease is about to be reaped. Runs effectively once per lease, however many reap.
     async fn will_reap(&self, lease: &LeaseInfo, draft: &mut Draft<'_>) -> Result<()>;
 }
 

@@ -1,7 +1,7 @@
 //! Nonces for acquisitions, drawn some at a time while many are needed.
 //!
 //! Asking the machine for randomness is a call of the kernel, as dear as much else of an acquisition.
-//! Whoever needs many draws a handful at once. What was drawn is used within moments or thrown away:
+//! A caller that needs many draws a handful at once. What was drawn is used within moments or thrown away:
 //! nonces that lie about in memory would be given out twice if this machine were copied.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -137,7 +137,7 @@ impl ReconcilerLease {
         Ok(self.guard(result, sent))
     }
 
-    /// The acquisition whose answer was lost. Whoever finds its nonce knows that it holds, not for how
+    /// The acquisition whose answer was lost. Finding its nonce tells that it is held, not for how
     /// long: its life is started anew, and counts from there.
     async fn found_again(&self, object: &Object, doubt: Error) -> Result<LeaseGuard> {
         let mut guard = self.guard(WriteResult::from(object), Duration::ZERO);

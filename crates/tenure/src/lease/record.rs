@@ -16,7 +16,7 @@ use crate::{Error, Key, Object, Result};
 
 /// Held leases. The id is the scope; a reader's or a slot's says which one.
 pub const LEASE: &str = LEASES;
-/// Waiters in the queue (`scope#nonce`), and the mark that there is a queue at all (`scope#`).
+/// Waiters in the queue (`scope#nonce`), and the marker that there is a queue at all (`scope#`).
 pub const WAITER: &str = "lease-waiter";
 /// What is left to reap when the lease of this nonce (`scope#nonce`) ends without a release.
 pub const REMAINS: &str = "lease-remains";
@@ -192,7 +192,7 @@ impl LeaseInfo {
         })
     }
 
-    /// One of many. What is no record of a lease, whoever wrote it, hides no other.
+    /// One of many. An object that is no record of a lease is passed over; it hides no other.
     pub(crate) fn listed(object: &Object, backend: &'static str) -> Option<Self> {
         Self::read(object, backend)
             .inspect_err(|error| tracing::warn!(%error, "passed over among the leases"))

@@ -127,7 +127,7 @@ impl Terms {
     }
 
     /// If this very owner (name and nonce) holds it already, that lease is the answer, its life
-    /// started anew: whoever did not hear the answer asks again and gets the same token. For slots
+    /// started anew: a caller that did not hear the answer asks again and gets the same token. For slots
     /// it is the slot that the owner has, for several scopes all of them if they were acquired
     /// together. Its metadata stays as it was.
     ///

@@ -10,7 +10,7 @@ use crate::lease::end::reap::leaves_remains;
 use crate::lease::hold::state::Held;
 use crate::lease::hooks::is_worth_asking_again;
 use crate::lease::inner::Inner;
-use crate::lease::queue::entry::{QueueEntry, mark};
+use crate::lease::queue::entry::{QueueEntry, marker};
 use crate::lease::record::WAITER;
 use crate::lease::{Terms, Wait};
 use crate::store::Expect;
@@ -84,11 +84,11 @@ async fn try_taking(
     terms: &Terms,
     entry: Option<&QueueEntry>,
 ) -> Result<Tried> {
-    // A new one for every try, also of one waiter: whoever looks for what an earlier try may have
-    // left behind must not mistake this one for it.
+    // A new nonce for every try, also of one waiter: the clean-up after an earlier try looks for its
+    // own nonce and must not find this one.
     let nonce = inner.nonce();
-    let is_mark = |key: &Key| key.kind == WAITER && *key == mark(claim.queue());
-    let mut with_mark = true;
+    let is_marker = |key: &Key| key.kind == WAITER && *key == marker(claim.queue());
+    let mut with_marker = true;
     let mut last = None;
     for _ in 0..REPLANS {
         let asked =
@@ -97,10 +97,10 @@ async fn try_taking(
             return Ok(Tried::Blocked);
         };
         match entry {
-            Some(entry) => commit = commit.and(entry.leaving(with_mark)),
-            // Whoever is ready to wait does not get ahead of those who wait already.
+            Some(entry) => commit = commit.and(entry.leaving(with_marker)),
+            // A caller that is ready to wait does not get ahead of those who wait already.
             None if terms.wait != Wait::No && inner.multi() && inner.listens() => {
-                commit = commit.check(mark(claim.queue()), Expect::Absent);
+                commit = commit.check(marker(claim.queue()), Expect::Absent);
             }
             None => {}
         }
@@ -110,10 +110,10 @@ async fn try_taking(
             Attempted::Refused(error) => error,
         };
         match &error {
-            Error::AlreadyExists { key, .. } if is_mark(key) => return Ok(Tried::Blocked),
-            Error::Conflict { key, .. } | Error::NotFound { key } if is_mark(key) => {
-                // Somebody has joined since; the mark stays.
-                with_mark = false;
+            Error::AlreadyExists { key, .. } if is_marker(key) => return Ok(Tried::Blocked),
+            Error::Conflict { key, .. } | Error::NotFound { key } if is_marker(key) => {
+                // Somebody has joined since; the marker stays.
+                with_marker = false;
             }
             Error::NotFound { key } if entry.is_some_and(|entry| *key == entry.key()) => {
                 return Ok(Tried::Gone);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::flaws::{Flaw, planted};
 use crate::lease::acquire::claim::read;
 use crate::lease::hold::renew;
-use crate::lease::hold::state::{Grant, Held};
+use crate::lease::hold::state::{Held, NewTenure};
 use crate::lease::hooks::{Draft, Subject};
 use crate::lease::inner::Inner;
 use crate::lease::record::{self, LEASE, REMAINS, RemainsRecord, encode, tagged};
@@ -50,7 +50,7 @@ pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Att
         Err(error) if error.is_unknown() => {
             match Box::pin(recover(&abandoned, timing.ttl, sent + timing.ttl, &error)).await? {
                 Some(recovered) => recovered,
-                // Not there, though it may still arrive: whoever may ask again finds it then.
+                // Not there, though it may still arrive. A caller that resumes finds it then.
                 None if terms.resume => return Err(error),
                 // `abandoned` stays to look for it.
                 None => return Err(Error::unavailable(inner.backend(), error)),
@@ -67,7 +67,7 @@ pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Att
         .iter()
         .zip(grants)
         .map(|(key, (token, revision))| {
-            Held::new(Grant {
+            Held::new(NewTenure {
                 key: key.clone(),
                 owner: owner.clone(),
                 nonce: Arc::clone(nonce),
@@ -282,7 +282,7 @@ pub(crate) async fn adopt(
     let mut adopted = Vec::new();
     for (info, touched) in infos.into_iter().zip(touched) {
         let Ok(touched) = touched else { return Ok(None) };
-        adopted.push(Held::new(Grant {
+        adopted.push(Held::new(NewTenure {
             key: Key::new(LEASE, info.id),
             owner: info.holder,
             nonce: info.nonce.into(),
@@ -315,7 +315,7 @@ struct AbandonedAcquire {
 impl AbandonedAcquire {
     fn new(inner: &Arc<Inner>, leases: Vec<Key>, terms: &Terms, nonce: &Arc<str>) -> Self {
         let (inner, nonce) = (Arc::clone(inner), Arc::clone(nonce));
-        // Whoever may ask again gets this very lease then; to let go of it would be to take it away.
+        // A caller that resumes gets this very lease; releasing it here would take it away.
         Self { inner, leases, nonce, settled: terms.resume }
     }
 

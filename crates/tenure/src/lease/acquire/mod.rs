@@ -53,7 +53,7 @@ pub(crate) async fn acquire(
     };
     let answer = match first {
         Some(Ok(Tried::Held(held) | Tried::Resumed(held))) => Ok(held),
-        // Apart, so that whoever need not wait does not carry the room that waiting takes.
+        // Boxed, so that a call that need not wait does not carry the room that waiting takes.
         Some(tried) => {
             let waiting = Box::pin(wait(inner, claim, terms, tried));
             bounded(inner, claim, terms, deadline, waiting).await

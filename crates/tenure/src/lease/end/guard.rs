@@ -1,4 +1,4 @@
-//! Letting go, once begun, is finished, even if whoever began it goes away.
+//! A release, once begun, is finished, even if its caller goes away.
 //!
 //! From the moment a holder begins to let go, nothing renews the lease any more. A caller that is
 //! cancelled then, by a timeout for instance, must not leave it behind to block others for its life.
@@ -57,7 +57,8 @@ impl Drop for Leaving<'_> {
                 Some(Err(error)) => Outcome::Fail(error),
             };
             // What was sent before may have been applied.
-            let doubt = Error::unknown(inner.backend(), "whoever released it went away");
+            let doubt =
+                Error::unknown(inner.backend(), "its caller went away while it was being released");
             if let Err(error) = withdraw(&inner, &leases, outcome, Some(doubt)).await {
                 tracing::debug!(%error, "a release that was given up could not be finished");
             }

@@ -107,7 +107,7 @@ fn is_it(info: &LeaseInfo, granted: &LeaseRecord) -> bool {
     info.nonce == granted.nonce && info.acquired_at_ms == granted.acquired_at_ms
 }
 
-/// What passes a lease on to whoever is called so in this queue.
+/// The commit that passes a lease on to the waiter of this name in this queue.
 pub(crate) async fn build(
     inner: &Inner,
     held: &Held,

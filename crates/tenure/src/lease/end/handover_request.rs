@@ -1,6 +1,6 @@
 //! Asking a holder to hand over.
 //!
-//! Only the holder can pass a lease on, because only it knows when its work has stopped. So whoever wants
+//! Only the holder can pass a lease on, because only it knows when its work has stopped. So a caller that wants
 //! that leaves a request beside the lease, for this tenure and no other. A holder that listens takes it up,
 //! stops its work and hands over.
 //!
@@ -29,7 +29,7 @@ use crate::{Error, Key, Object, Result};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Others may ask at the same moment.
 const ATTEMPTS: u32 = 3;
-/// A request outlives the wait of whoever asks by this, and goes by itself if nobody withdraws it.
+/// A request outlives the wait of its caller by this, and expires by itself if nobody withdraws it.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The payload of a request.
@@ -131,7 +131,7 @@ async fn open(store: &Store, key: &Key) -> Result<Watch> {
 }
 
 impl Coordinator {
-    /// Asks whoever holds a scope to stop its work and hand the scope over, to somebody who waits for it
+    /// Asks the holder of a scope to stop its work and hand the scope over, to somebody who waits for it
     /// (`name` or `name#start`) or to the first in the queue, and waits until that is done. If a token is
     /// given, only the tenure under that token is meant. Tells who holds it then.
     ///

@@ -1,11 +1,11 @@
 //! Reaping: what is left to do for a lease that ended without a release.
 //!
 //! The lease itself vanishes at its expiry, so a reapable one writes a second, lasting record in the
-//! commit that acquires it, under its own nonce. The release takes that record along. Whoever finds
+//! commit that acquires it, under its own nonce. The release takes that record along. A reaper that finds
 //! it without its lease removes it in the commit that runs the hook; since a record can be removed
 //! only once, the hook takes effect once per lease, however many coordinators reap.
 //!
-//! Whoever cannot hand a hook to a coordinator, because it is elsewhere, lists what is left and reaps it
+//! A caller that cannot pass a hook to a coordinator, because it is elsewhere, lists what is left and reaps it
 //! one by one, each together with a commit of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ impl Coordinator {
     }
 
     /// Reaps one of [`Coordinator::remains`]: the lease with this id that was acquired under this nonce.
-    /// The commit applies with it or not at all, so it takes effect once, whoever else reaps. `false` if
+    /// The commit applies with it or not at all, so it takes effect once, however many reap. `false` if
     /// it has been reaped: by somebody else, or by an earlier attempt whose answer was lost.
     ///
     /// # Errors

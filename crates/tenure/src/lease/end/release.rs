@@ -135,7 +135,7 @@ async fn build(inner: &Inner, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Res
     Ok(deletion(inner, leases).and(draft.commit))
 }
 
-/// Lets go of leases in the store, whoever keeps account of them. With a `doubt`, which is an error of
+/// Releases leases in the store, whether or not this process keeps account of them. With a `doubt`, which is an error of
 /// unknown outcome, an earlier attempt may have been applied; then no other error is certain.
 pub(crate) async fn try_release(
     inner: &Inner,

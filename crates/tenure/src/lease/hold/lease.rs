@@ -190,8 +190,8 @@ impl Lease {
     }
 
     /// Stops renewing it here and hands out its deed, with which it is renewed and released through
-    /// any [`crate::lease::Coordinator`] on the same store. It is not released. Hooks stay behind: whoever
-    /// has the deed changes the lease alone.
+    /// any [`crate::lease::Coordinator`] on the same store. It is not released. Hooks stay behind: a client
+    /// that has the deed changes the lease alone.
     pub fn detach(self) -> Deed {
         let remaining = self.remaining();
         self.inner.detach(&self.held);
@@ -232,7 +232,7 @@ impl Drop for Lease {
             return inner.stop_renewing(&held);
         }
         if !held.leave() {
-            // Whoever has begun to let go sees to the rest.
+            // A release that has begun sees to the rest.
             return;
         }
         self.inner.clean_up(async move {

@@ -85,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// Whoever holds it renews it elsewhere from now on: nothing has ended, and nothing is ours.
+    /// The owner renews it elsewhere from now on: nothing has ended, and nothing is ours.
     pub(crate) fn detach(&self, held: &Held) {
         held.leave();
         self.stop_renewing(held);
@@ -113,7 +113,7 @@ impl Inner {
 
     pub(crate) fn loss(&self, held: &Held) -> Option<Loss> {
         let loss = held.ended(self.clock.uptime())?;
-        // Whoever is told first makes it final: a reply that was on its way must not undo it.
+        // The first answer is final: a reply that was on its way must not undo it.
         self.end(held, loss.clone());
         Some(held.state().loss.clone().unwrap_or(loss))
     }

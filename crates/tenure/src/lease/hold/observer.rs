@@ -9,7 +9,7 @@ use crate::lease::hold::state::Held;
 use crate::lease::inner::Inner;
 use crate::store::Fence;
 
-/// Sees whether a lease is held, and cannot let go of it. Cheap to clone; for whoever works under a
+/// Sees whether a lease is held, and cannot let go of it. Cheap to clone; for code that works under a
 /// lease whose handle is with somebody else. Comes from [`crate::lease::Lease::witness`].
 ///
 /// It holds nothing: when the handle is gone and the lease let go of, it has ended for its witnesses too.

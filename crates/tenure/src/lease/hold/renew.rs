@@ -27,7 +27,7 @@ use crate::{Error, Key, Result};
 /// With nothing to renew the task sleeps until it is woken; this only bounds the arithmetic.
 const FAR: Duration = Duration::from_secs(3600);
 /// Timers stand still while the machine is suspended, lives do not. So the clock is looked at this often
-/// while something is held: whoever wakes up without its lease is told so.
+/// while something is held: a holder that wakes up without its lease is told so.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Renews until the inner is gone.
@@ -189,7 +189,7 @@ async fn explain(inner: &Inner, held: &Arc<Held>, tried: u64, error: Error) {
             }
         }
         Ok(Found::Ended(loss)) => {
-            // Whoever lets go learns by its own means how that went.
+            // A release that is under way finds out by itself how it went.
             if !held.state().leaving {
                 inner.end(held, loss);
             }
@@ -248,7 +248,7 @@ pub(crate) async fn found(inner: &Inner, held: &Held) -> Result<Found> {
 
 /// Renews these leases now, in as few round trips as the store allows. One answer for each.
 ///
-/// They stay on the schedule meanwhile: whoever asked may go away or block before the answer comes.
+/// They stay on the schedule meanwhile: the caller may go away or block before the answer comes.
 pub(crate) async fn renew_now(inner: &Arc<Inner>, leases: Vec<Arc<Held>>) -> Vec<Result<()>> {
     let now = inner.clock.uptime();
     let mut calls: FuturesUnordered<_> = batches(inner, leases.clone(), now)

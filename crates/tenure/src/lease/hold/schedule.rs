@@ -26,7 +26,7 @@ struct Waiting {
 pub(crate) struct Schedule {
     due: BTreeMap<Slot, Waiting>,
     count: u64,
-    /// Until when whoever works the schedule sleeps; nobody needs to wake it for anything later.
+    /// Until when the renewal task sleeps; it need not be woken for anything later.
     asleep_until: Option<Duration>,
 }
 

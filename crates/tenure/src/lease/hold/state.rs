@@ -47,7 +47,7 @@ pub(crate) struct State {
 }
 
 /// What it takes to hold something.
-pub(crate) struct Grant {
+pub(crate) struct NewTenure {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
     pub(crate) nonce: Arc<str>,
@@ -63,25 +63,25 @@ pub(crate) struct Grant {
 }
 
 impl Held {
-    pub(crate) fn new(grant: Grant) -> Arc<Self> {
+    pub(crate) fn new(new: NewTenure) -> Arc<Self> {
         let state = State {
-            revision: grant.revision,
-            valid_until: grant.timing.valid_until(grant.sent),
+            revision: new.revision,
+            valid_until: new.timing.valid_until(new.sent),
             loss: None,
             leaving: false,
             slot: None,
             failures: 0,
-            metadata: grant.metadata,
+            metadata: new.metadata,
         };
         Arc::new(Self {
-            key: grant.key,
-            owner: grant.owner,
-            nonce: grant.nonce,
-            token: grant.token,
-            timing: grant.timing,
-            reapable: grant.reapable,
-            hooks: grant.hooks,
-            acquired_at_ms: grant.acquired_at_ms,
+            key: new.key,
+            owner: new.owner,
+            nonce: new.nonce,
+            token: new.token,
+            timing: new.timing,
+            reapable: new.reapable,
+            hooks: new.hooks,
+            acquired_at_ms: new.acquired_at_ms,
             state: Mutex::new(state),
             changed: Notify::new(),
         })
@@ -136,7 +136,7 @@ impl Held {
         state.loss.clone().or_else(|| (now >= state.valid_until).then_some(Loss::Expired))
     }
 
-    /// The error for whoever acts as if it were still held.
+    /// The error of a call that acts as if it were still held.
     pub(crate) fn lost(&self, loss: &Loss) -> Error {
         let current = match loss {
             Loss::Attempted { token, .. } => Some(*token),

@@ -1,8 +1,8 @@
 //! A place in the queue.
 //!
 //! Where commits may concern several objects, a waiter is a small object of its own whose creation
-//! revision is its place, and a mark says that there is a queue at all; whoever comes later and finds
-//! the mark queues up. Elsewhere the queue is known to this process alone.
+//! revision is its place, and a marker says that there is a queue at all. A caller that comes later and
+//! finds the marker joins the queue. Elsewhere the queue is known to this process alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::{Error, Key, Result};
 const SPARE: Duration = Duration::from_secs(60);
 /// The life of a waiter's object if it waits for as long as it takes. It then queues up again.
 const LONG: Duration = Duration::from_secs(24 * 3600);
-/// Silent waiters removed by whoever passes them by, at most.
+/// Silent waiters that one commit removes as it passes them by, at most.
 const PASSED_BY: usize = 32;
 
 /// A waiter of ours, in the queue until dropped.
@@ -47,8 +47,8 @@ const FAILURES: u32 = 12;
 /// with pauses of this much at the most: about half a minute in all.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The mark that says there is a queue.
-pub(crate) fn mark(queue: &str) -> Key {
+/// The marker that says there is a queue.
+pub(crate) fn marker(queue: &str) -> Key {
     Key::new(WAITER, tagged(queue, ""))
 }
 
@@ -65,12 +65,12 @@ impl QueueEntry {
         });
         inner.metrics.waiting.inc();
         let (inner, queue) = (Arc::clone(inner), Arc::clone(queue));
-        // Whoever may ask again gets then what it was granted, for as long as that lives.
+        // A caller that resumes gets what it was granted when it asks again, while that lives.
         let handed = claim.handed().filter(|_| !terms.resume);
         let (stored, entered) = (false, false);
         // From here on, dropping the entry leaves the queue.
         let mut entry = Self { inner, queue, nonce, turn, served, stored, entered, handed };
-        // Only now: whoever works for the queues may leave as long as nobody is in one.
+        // Only now: the task that works for the queues may end while nobody is in one.
         entry.inner.queues_open().await?;
         let place = if entry.inner.multi() && entry.inner.listens() {
             entry.stored = true;
@@ -112,11 +112,11 @@ impl QueueEntry {
             metadata: terms.metadata.clone(),
         };
         let waiter = Put::new(self.key(), encode(&record)).expect(Expect::Absent).ttl(ttl);
-        // The nonce makes every mark differ from the one before, so that its revision tells whether
+        // The nonce makes every marker differ from the one before, so that its revision tells whether
         // anybody has joined since.
-        let mark =
-            Put::new(mark(&self.queue), self.nonce.to_string()).ttl(LONG.max(ttl).min(limit));
-        match inner.store.commit(Commit::new().put(waiter).put(mark)).await {
+        let marker =
+            Put::new(marker(&self.queue), self.nonce.to_string()).ttl(LONG.max(ttl).min(limit));
+        match inner.store.commit(Commit::new().put(waiter).put(marker)).await {
             Ok(committed) => committed.revision.ok_or_else(|| {
                 Error::unknown(inner.backend(), "the store did not say what it wrote")
             }),
@@ -149,23 +149,23 @@ impl QueueEntry {
     }
 
     /// What goes into the commit that takes what was waited for: out of the queue, with those who
-    /// were passed by, and with the mark if nobody is left.
-    pub(crate) fn leaving(&self, with_mark: bool) -> Commit {
+    /// were passed by, and with the marker if nobody is left.
+    pub(crate) fn leaving(&self, with_marker: bool) -> Commit {
         let mut commit = Commit::new();
         if !self.stored {
             return commit;
         }
         commit = commit.delete(self.key(), Expect::Exists);
-        let (mark_at, passed_by) = self.inner.with_queue(&self.queue, |queues| {
+        let (marker_at, passed_by) = self.inner.with_queue(&self.queue, |queues| {
             queues.get(&self.queue).map_or((None, Vec::new()), |queue| {
-                (queue.mark_if_alone(&self.nonce), queue.passed_by(&self.nonce, PASSED_BY))
+                (queue.marker_if_alone(&self.nonce), queue.passed_by(&self.nonce, PASSED_BY))
             })
         });
         for nonce in passed_by {
             commit = commit.delete(Key::new(WAITER, tagged(&self.queue, &nonce)), Expect::Any);
         }
-        if let Some(revision) = mark_at.filter(|_| with_mark) {
-            commit = commit.delete(mark(&self.queue), Expect::Revision(revision));
+        if let Some(revision) = marker_at.filter(|_| with_marker) {
+            commit = commit.delete(marker(&self.queue), Expect::Revision(revision));
         }
         commit
     }
@@ -204,16 +204,17 @@ impl Drop for QueueEntry {
         let leaving = self.stored.then(|| (self.leaving(true), self.leaving(false)));
         self.inner.metrics.waiting.dec();
         self.inner.with_queue(&self.queue, |queues| queues.leave(&self.queue, &self.nonce));
-        let Some((with_mark, without)) = leaving else { return };
+        let Some((with_marker, without)) = leaving else { return };
         let (inner, entered) = (Arc::clone(&self.inner), self.entered);
         let (nonce, handed) = (Arc::clone(&self.nonce), self.handed.take());
-        let (with_mark, without) = (only_deletes_of_ours(with_mark), only_deletes_of_ours(without));
+        let (with_marker, without) =
+            (only_deletes_of_ours(with_marker), only_deletes_of_ours(without));
         self.inner.clean_up(async move {
             let (mut looks, mut failures) = (0, 0);
             while looks < LATE_LOOKS && failures < FAILURES {
                 let tries: u32 = looks + failures;
                 inner.clock.sleep((LOOK_AGAIN * tries * tries).min(PAUSE_MAX)).await;
-                match leave(&inner, [&with_mark, &without], &handed, &nonce).await {
+                match leave(&inner, [&with_marker, &without], &handed, &nonce).await {
                     Ok(true) => return,
                     // If we left while joining, our place may still be on its way to the store.
                     Ok(false) if !entered => looks += 1,
@@ -228,16 +229,16 @@ impl Drop for QueueEntry {
     }
 }
 
-/// Removes a place, with the mark or without it. Whether it was there.
+/// Removes a place, with the marker or without it. Whether it was there.
 async fn leave(
     inner: &Inner,
     commits: [&Commit; 2],
     handed: &Option<Query>,
     nonce: &str,
 ) -> Result<bool> {
-    let [with_mark, without] = commits;
-    // If the mark was renewed meanwhile, somebody else will remove it.
-    if inner.store.commit(with_mark.clone()).await.is_ok() {
+    let [with_marker, without] = commits;
+    // If the marker was renewed meanwhile, somebody else will remove it.
+    if inner.store.commit(with_marker.clone()).await.is_ok() {
         return Ok(true);
     }
     match inner.store.commit(without.clone()).await {

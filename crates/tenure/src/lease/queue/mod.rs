@@ -32,7 +32,7 @@ impl Inner {
         self.queues().waiting
     }
 
-    /// Whether whoever waits is told, so that it need not ask.
+    /// Whether the store notifies waiters, so that they need not poll.
     pub(crate) fn listens(&self) -> bool {
         self.store.capabilities().notifies_all()
     }
@@ -107,8 +107,8 @@ impl Inner {
         self.opened.notify_waiters();
     }
 
-    /// The store cannot be watched. Where that is no matter of time, whoever is about to join is told,
-    /// and if nobody waits in the queue already there is no more to do: then it is true.
+    /// The store cannot be watched. If it refuses for good, callers about to join get that error, and the
+    /// task may end if nobody is in a queue already. Whether it ended.
     pub(crate) fn queues_failed(&self, error: &Error) -> bool {
         if !matches!(error, Error::Refused { .. }) {
             return false;
@@ -165,7 +165,7 @@ impl Inner {
             if let Some(queue) =
                 queue.filter(|queue| queue.listing == listed.number && !queue.synced)
             {
-                queue.sync(&listed.waiters, listed.mark, listed.revision);
+                queue.sync(&listed.waiters, listed.marker, listed.revision);
                 queue.found(listed.held, now, look_again);
             }
         });

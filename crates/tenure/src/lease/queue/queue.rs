@@ -80,8 +80,8 @@ pub(crate) struct WaitQueue {
     gone: BTreeSet<String>,
     /// Tells listings of this queue apart from those of an earlier queue, or before news was missed.
     pub(crate) listing: u64,
-    /// The revision of the mark that says there is a queue, 0 if unknown.
-    mark: u64,
+    /// The revision of the marker that says there is a queue, 0 if unknown.
+    marker: u64,
     /// Everything up to this revision is known.
     known: u64,
     /// The waiters of other processes are known.
@@ -101,7 +101,7 @@ impl WaitQueue {
             ended: 0,
             gone: BTreeSet::new(),
             listing,
-            mark: 0,
+            marker: 0,
             known: 0,
             synced: false,
             places: 0,
@@ -117,7 +117,7 @@ impl WaitQueue {
 
     /// The store has given a waiter of ours this place.
     pub(crate) fn enter(&mut self, nonce: &Arc<str>, place: u64) {
-        self.mark = self.mark.max(place);
+        self.marker = self.marker.max(place);
         let Some((turn, known)) = self.ours.get_mut(nonce) else { return };
         if turn.is_gone() {
             return;
@@ -150,7 +150,7 @@ impl WaitQueue {
         if revision <= self.known {
             return;
         }
-        self.mark = self.mark.max(waiter.place);
+        self.marker = self.marker.max(waiter.place);
         self.insert(waiter);
     }
 
@@ -199,9 +199,9 @@ impl WaitQueue {
         self.waiters.iter().find(|(_, waiter)| *waiter.nonce == *nonce).map(|(place, _)| *place)
     }
 
-    /// Heard: the mark has this revision now.
-    pub(crate) fn heard_mark(&mut self, revision: u64) {
-        self.mark = self.mark.max(revision);
+    /// Heard: the marker has this revision now.
+    pub(crate) fn heard_marker(&mut self, revision: u64) {
+        self.marker = self.marker.max(revision);
     }
 
     /// Heard: it may be free.
@@ -234,7 +234,7 @@ impl WaitQueue {
     }
 
     /// The waiters as the store listed them at a revision.
-    pub(crate) fn sync(&mut self, listed: &[ListedWaiter], mark: u64, revision: u64) {
+    pub(crate) fn sync(&mut self, listed: &[ListedWaiter], marker: u64, revision: u64) {
         let gone = std::mem::take(&mut self.gone);
         let there: BTreeMap<u64, &ListedWaiter> = listed
             .iter()
@@ -253,7 +253,7 @@ impl WaitQueue {
             }
         }
         there.into_values().for_each(|waiter| self.insert(waiter));
-        self.mark = self.mark.max(mark);
+        self.marker = self.marker.max(marker);
         self.known = revision;
         self.synced = true;
     }
@@ -319,10 +319,10 @@ impl WaitQueue {
         ahead.take(limit).collect()
     }
 
-    /// The mark's revision if this waiter is the last one in the queue, so that the mark can go with it.
-    pub(crate) fn mark_if_alone(&self, nonce: &str) -> Option<u64> {
+    /// The marker's revision if this waiter is the last one in the queue, so that the marker can go with it.
+    pub(crate) fn marker_if_alone(&self, nonce: &str) -> Option<u64> {
         let alone = self.waiters.values().all(|waiter| *waiter.nonce == *nonce);
-        (alone && self.synced && self.mark > 0).then_some(self.mark)
+        (alone && self.synced && self.marker > 0).then_some(self.marker)
     }
 
     /// Nothing is certain any more: waiters of other processes must be listed again.

@@ -95,9 +95,9 @@ fn a_waiter_whose_place_goes_is_told_even_if_it_goes_before_it_was_entered() {
 #[test]
 fn the_mark_goes_only_with_the_last_waiter() {
     let (queue, _) = line_of(&[("me", 30)], &[("x", 10)]);
-    assert_eq!(queue.mark_if_alone("me"), None);
+    assert_eq!(queue.marker_if_alone("me"), None);
     let (queue, _) = line_of(&[("me", 30)], &[]);
-    assert_eq!(queue.mark_if_alone("me"), Some(30));
+    assert_eq!(queue.marker_if_alone("me"), Some(30));
 }
 
 #[test]
@@ -106,5 +106,5 @@ fn news_older_than_the_list_changes_nothing() {
     queue.heard_waiter(&stored("late", 7, ""), 900);
     assert_eq!(queue.passed_by("me", 10).len(), 0);
     queue.heard_waiter(&stored("new", 1001, ""), 1001);
-    assert_eq!(queue.mark_if_alone("me"), None);
+    assert_eq!(queue.marker_if_alone("me"), None);
 }

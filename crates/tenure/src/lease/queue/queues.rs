@@ -13,7 +13,7 @@ use crate::lease::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged}
 use crate::store::{Batch, Event};
 use crate::{Error, Object};
 
-/// The nonce of the note that a group of slots was resized: whoever waits should try.
+/// The nonce of the note that a group of slots was resized: those who wait should try.
 pub(crate) const RESIZED: &str = "resized";
 /// The queue of those who read or write a scope is tagged with this.
 pub(crate) const SHARED: &str = "shared";
@@ -229,7 +229,7 @@ impl WaitQueues {
         let name = Arc::clone(name);
         let Some(queue) = self.queues.get_mut(&name) else { return };
         match (event, nonce) {
-            (Event::Put(object), "") => queue.heard_mark(object.revision),
+            (Event::Put(object), "") => queue.heard_marker(object.revision),
             (Event::Delete { .. }, "") => {}
             (_, RESIZED) => queue.heard_free(now, revision),
             (Event::Put(object), nonce) => {

@@ -20,12 +20,12 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Between attempts to reach a store that cannot be reached.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The waiters of a queue as listed, with the mark's revision and the list's.
+/// The waiters of a queue as listed, with the marker's revision and the list's.
 pub(crate) struct Listing {
     /// Which listing this is.
     pub(crate) number: u64,
     pub(crate) waiters: Vec<ListedWaiter>,
-    pub(crate) mark: u64,
+    pub(crate) marker: u64,
     pub(crate) revision: u64,
     /// The revision of the lease that is waited for, if somebody has it.
     pub(crate) held: Option<u64>,
@@ -55,7 +55,7 @@ pub(crate) async fn run(weak: Weak<Inner>) {
         }
         if let Some(inner) = weak.upgrade() {
             inner.close_queues();
-            // Whoever is in the queue hears nothing meanwhile, and looks by itself when it is time to.
+            // Those in a queue hear nothing meanwhile, and look by themselves when it is time to.
             inner.tend_queues(clock.uptime());
         }
         clock.sleep(PAUSE).await;
@@ -151,14 +151,14 @@ async fn list_waiters(inner: &Inner, name: &str, number: u64) -> Result<Listing>
     let mut query = Query::new(WAITER).prefix(format!("{name}#")).limit(limit);
     // Where a queue is for one lease, it has the lease's id.
     let held = inner.store.get(&Key::new(LEASE, name)).await?.map(|object| object.revision);
-    let mut listing = Listing { number, waiters: Vec::new(), mark: 0, revision: u64::MAX, held };
+    let mut listing = Listing { number, waiters: Vec::new(), marker: 0, revision: u64::MAX, held };
     loop {
         let page = inner.store.list(&query).await?;
         // What happened while later pages were read is heard of as news.
         listing.revision = listing.revision.min(page.revision);
         for object in page.objects {
             match untagged(&object.key.id) {
-                Some((queue, "")) if queue == name => listing.mark = object.revision,
+                Some((queue, "")) if queue == name => listing.marker = object.revision,
                 Some((queue, nonce))
                     if queue == name && nonce != crate::lease::queue::queues::RESIZED =>
                 {

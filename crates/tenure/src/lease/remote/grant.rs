@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lease::hold::state::Grant;
+use crate::lease::hold::state::NewTenure;
 use crate::lease::record::LEASE;
 use crate::lease::{Metadata, Owner, Timing};
 use crate::store::{Capabilities, Fence, Touch};
@@ -35,7 +35,7 @@ pub struct Deed {
     /// Whether it leaves something to reap if it ends without a release.
     pub reapable: bool,
     /// How long the holder may still act, as of when this deed was handed out: counted from before
-    /// the request to the store left, with the holder's margin taken off. Whoever gets it over a
+    /// the request to the store left, with the holder's margin taken off. A client that gets it over a
     /// network counts it from before it asked.
     pub remaining: Duration,
 }
@@ -83,8 +83,8 @@ impl Deed {
 
     /// As if it had been granted at this instant, and renewed by nobody. What it takes to act on it
     /// for the length of one call.
-    pub(crate) fn grant(&self, capabilities: &Capabilities, now: Duration) -> Grant {
-        Grant {
+    pub(crate) fn new_tenure(&self, capabilities: &Capabilities, now: Duration) -> NewTenure {
+        NewTenure {
             key: self.key(),
             owner: self.owner.clone(),
             nonce: self.nonce.as_str().into(),
@@ -99,7 +99,7 @@ impl Deed {
         }
     }
 
-    /// The error for whoever acts as if it were still held.
+    /// The error of a call that acts as if it were still held.
     pub(crate) fn lost(&self, current: Option<u64>) -> Error {
         Error::Lost { key: self.key(), token: self.token, current }
     }

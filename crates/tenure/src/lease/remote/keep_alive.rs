@@ -1,4 +1,4 @@
-//! Liveness by proxy: whoever hears from an owner keeps its lease alive.
+//! Liveness by proxy: the replica that hears from an owner keeps its lease alive.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a coordinator does for whoever has a deed. It keeps nothing of it, so any other coordinator
+//! What a coordinator does for a client that has a deed. It keeps nothing of it, so any other coordinator
 //! on the same store does the same.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::lease::acquire::claim::read;
 use crate::lease::end::handover;
 use crate::lease::end::release::{self, Outcome};
 use crate::lease::hold::heartbeat::same_again;
-use crate::lease::hold::state::{Grant, Held};
+use crate::lease::hold::state::{Held, NewTenure};
 use crate::lease::hold::timing::attempt_timeout;
 use crate::lease::inner::Inner;
 use crate::lease::metrics::EndLabels;
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 8;
 const AT_ONCE: usize = 16;
 
 impl Coordinator {
-    /// Renews these leases, in as few round trips as the store allows, whoever granted them. One
+    /// Renews these leases, in as few round trips as the store allows, whichever coordinator granted them. One
     /// answer for each, in their order; renewing again is always safe. The life asked for is
     /// [`Deed::ttl`], which may be another one than before.
     ///
@@ -53,7 +53,7 @@ impl Coordinator {
     /// [`Error::Lost`] if it had ended already.
     pub async fn release_deed(&self, deed: &Deed, outcome: Outcome<'_>) -> Result<()> {
         let inner = self.inner();
-        let held = Held::new(deed.grant(inner.store.capabilities(), inner.clock.uptime()));
+        let held = Held::new(deed.new_tenure(inner.store.capabilities(), inner.clock.uptime()));
         release::try_release(inner, &[held], outcome, None).await?;
         if let Outcome::Fail(error) = outcome {
             tracing::info!(lease = %deed.id, holder = %deed.owner, "failed: {error}");
@@ -71,7 +71,7 @@ impl Coordinator {
     /// any moment.
     pub async fn hand_over_deed(&self, deed: &Deed, successor: &str) -> Result<()> {
         let inner = self.inner();
-        let held = Held::new(deed.grant(inner.store.capabilities(), inner.clock.uptime()));
+        let held = Held::new(deed.new_tenure(inner.store.capabilities(), inner.clock.uptime()));
         // Before the line is looked at: for what is lost, nobody need be in it.
         present(inner, deed).await?;
         let built = handover::build(inner, &held, &deed.line, successor).await?;
@@ -99,8 +99,8 @@ impl Coordinator {
         let sent = inner.clock.uptime();
         // What the record says about itself stays; the deed may be anybody's copy.
         let (owner, acquired_at_ms) = (info.holder, info.acquired_at_ms);
-        let grant = deed.grant(inner.store.capabilities(), sent);
-        let held = Held::new(Grant { owner, acquired_at_ms, metadata, ..grant });
+        let new = deed.new_tenure(inner.store.capabilities(), sent);
+        let held = Held::new(NewTenure { owner, acquired_at_ms, metadata, ..new });
         let committed = inner.store.commit(same_again(&held)).await?;
         let revision = committed.first_put().map_or(info.revision, |put| put.revision);
         inner.metrics.renewed.inc();

@@ -167,7 +167,7 @@ impl Coordinator {
         holder: Option<&LeaseInfo>,
         past: &mut Past,
     ) -> Result<()> {
-        // Whoever has held it since before history begins has had it all along.
+        // A holder from before the beginning of the history has had it all along.
         if holder.is_some_and(|holder| holder.revision <= after) {
             return Ok(());
         }

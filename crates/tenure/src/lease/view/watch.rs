@@ -93,7 +93,7 @@ impl Coordinator {
         Ok(events.boxed())
     }
 
-    /// The same, commit by commit, for whoever wants to go on later where it stopped.
+    /// The same, commit by commit, for a caller that wants to go on later where it stopped.
     pub async fn watch_batches(&self, prefix: &str, after: Option<u64>) -> Result<LeaseWatch> {
         let mut request = WatchRequest::kind(LEASE).prefix(prefix);
         request.after = after;
