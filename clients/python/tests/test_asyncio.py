@@ -310,7 +310,7 @@ async def test_what_rests_on_a_look(aclient: tenure.AsyncClient, unique: str) ->
     with pytest.raises(tenure.Invalid, match="nobody waits"):
         await leases.ask_to_hand_over(lease.scope, wait=1)
     assert await leases.revoke(lease.scope, expect_token=lease.token)
-    (left,) = await leases.remains(unique, children=True)
+    (left,) = await leases.orphans(unique, children=True)
     assert left.token == lease.token
     assert await leases.reap(left, tenure.Put(unique, "a", "failed"))
     assert not await leases.reap(left)

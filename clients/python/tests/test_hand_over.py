@@ -34,8 +34,8 @@ def held(**fields: Any) -> dict[str, Any]:
 
 
 def tenure_of(token: int = 7) -> Tenure:
-    deed = {"scope": "a.b/c", "owner": "me#1", "token": token, "ttl_ms": 30_000}
-    return Tenure(Grant(deed, _clock.now(), 30.0))
+    grant = {"scope": "a.b/c", "owner": "me#1", "token": token, "ttl_ms": 30_000}
+    return Tenure(Grant(grant, _clock.now(), 30.0))
 
 
 def test_a_hand_over_that_nobody_answers_for_is_looked_up() -> None:

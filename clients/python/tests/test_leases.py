@@ -130,9 +130,9 @@ def test_many_leases_are_renewed_together(
 ) -> None:
     sizes: list[int] = []
 
-    def counting(servers: Any, deeds: Any) -> Any:
-        sizes.append(len(deeds))
-        return _leases.renew(servers, deeds)
+    def counting(servers: Any, grants: Any) -> Any:
+        sizes.append(len(grants))
+        return _leases.renew(servers, grants)
 
     monkeypatch.setattr(_keeper, "renew", counting)
     leases = [client.lease(f"{unique}.many/{number}", ttl=6).acquire() for number in range(20)]
@@ -214,8 +214,8 @@ def test_a_release_of_what_was_revoked_says_so(client: tenure.Client, scope: str
 def test_the_same_owner_gets_the_same_lease_again(client: tenure.Client, scope: str) -> None:
     wanted = _leases.lease_wanted("me", scope, ttl=30, wait=0, metadata=None, reapable=False)
     grants = [client._run(_leases.Acquisition(client._servers, wanted).run()) for _ in range(2)]
-    assert grants[0].deed["token"] == grants[1].deed["token"]
-    client._run(_leases.release(client._servers, grants[1].deed))
+    assert grants[0].grant["token"] == grants[1].grant["token"]
+    client._run(_leases.release(client._servers, grants[1].grant))
 
 
 def test_what_nobody_waits_for_any_more_is_let_go(client: tenure.Client, scope: str) -> None:
@@ -430,28 +430,28 @@ def test_a_revocation_by_token_leaves_whoever_came_after_alone(client: tenure.Cl
 def test_what_is_left_is_reaped_once_with_its_commit(client: tenure.Client, unique: str) -> None:
     scope = f"{unique}.jobs/a"
     lease = client.lease(scope, ttl=30, reapable=True, metadata={"host": "h7"}).acquire()
-    assert client.leases.remains(f"{unique}.jobs") == ()
+    assert client.leases.orphans(f"{unique}.jobs") == ()
     client.leases.revoke(scope)
-    (left,) = client.leases.remains(unique, children=True)
+    (left,) = client.leases.orphans(unique, children=True)
     assert (left.scope, left.holder, left.token) == (scope, lease.owner, lease.token)
     assert left.metadata == {"host": "h7"}
-    assert client.leases.remains(unique) == ()
+    assert client.leases.orphans(unique) == ()
     # Both or neither: a commit that cannot apply leaves it to be reaped.
     failed = tenure.Put(unique, "a", "failed", expect=tenure.Expect.absent())
     with pytest.raises(tenure.NotFound):
         client.leases.reap(left, failed, checks=[tenure.Check(unique, "b", tenure.Expect.exists())])
-    assert client.leases.remains(f"{unique}.jobs") == (left,)
+    assert client.leases.orphans(f"{unique}.jobs") == (left,)
     assert client.leases.reap(left, failed)
     assert client.objects.get(unique, "a").text == "failed"
     assert not client.leases.reap(left, tenure.Put(unique, "a", "twice"))
     assert client.objects.get(unique, "a").text == "failed"
-    assert client.leases.remains(unique, children=True) == ()
+    assert client.leases.orphans(unique, children=True) == ()
 
 
 def test_what_is_held_is_not_reaped(client: tenure.Client, scope: str) -> None:
     with client.lease(scope, ttl=30, reapable=True) as lease:
-        deed = lease._tenure.deed
-        alive = tenure.Remains(scope, lease.owner, lease.token, deed["nonce"], deed["revision"], 0)
+        grant = lease._tenure.grant
+        alive = tenure.Orphan(scope, lease.owner, lease.token, grant["nonce"], grant["revision"], 0)
         with pytest.raises(tenure.Held):
             client.leases.reap(alive)
 

@@ -173,7 +173,7 @@ def test_overload_says_when_to_come_back(script: Script) -> None:
 
 
 DEED = {"scope": "a.b/c", "token": 5, "owner": "me#1", "ttl_ms": 30_000, "revision": 5}
-GRANTED = ok(deed=DEED, remaining_ms=27_000)
+GRANTED = ok(grant=DEED, remaining_ms=27_000)
 RENEWED = ok(renewed=[{"revision": 6, "ttl_ms": 30_000, "remaining_ms": 27_000}])
 NOT_RENEWED = ok(renewed=[{"error": {"code": "lost", "message": "gone"}}])
 
@@ -201,7 +201,7 @@ def test_a_lease_that_was_waited_for_is_renewed_before_it_is_handed_out(script: 
     acquisition = wanting(wait=60)
     grant = script.run(acquisition.run())
     assert grant.valid_until == 1025.0 + 27.0
-    assert grant.deed["revision"] == 6
+    assert grant.grant["revision"] == 6
     assert not acquisition.unsettled
     assert script.sent[0].request.body == {
         "scope": "a.b/c", "owner": "me#1", "ttl_ms": 30_000, "wait_ms": 60_000,
@@ -210,7 +210,7 @@ def test_a_lease_that_was_waited_for_is_renewed_before_it_is_handed_out(script: 
 
 
 def test_a_lease_with_little_left_is_renewed_before_it_is_handed_out(script: Script) -> None:
-    script.answers = [ok(deed=DEED, remaining_ms=9_000), RENEWED]
+    script.answers = [ok(grant=DEED, remaining_ms=9_000), RENEWED]
     assert script.run(wanting().run()).valid_until == 1027.0
 
 
@@ -226,7 +226,7 @@ def test_a_lost_reply_is_resolved_by_asking_again_as_the_same_owner(script: Scri
     script.answers = [SILENT, SILENT, GRANTED]
     acquisition = wanting()
     grant = script.run(acquisition.run())
-    assert grant.deed == DEED
+    assert grant.grant == DEED
     assert {body["owner"] for body in bodies(script)} == {"me#1"}
     assert not acquisition.unsettled
 
@@ -252,13 +252,13 @@ def test_without_a_server_nobody_waits(script: Script) -> None:
 def test_a_wait_outlives_a_restart_of_the_server(script: Script) -> None:
     script.answers = [CUT, REFUSED, REFUSED, REFUSED, GRANTED]
     grant = script.run(wanting(wait=60).run())
-    assert grant.deed == DEED
+    assert grant.grant == DEED
     assert 0 < script.slept < 5
 
 
 def test_a_wait_outlives_a_server_that_leaves(script: Script) -> None:
     script.answers = [no(503, "unavailable"), REFUSED, REFUSED, GRANTED]
-    assert script.run(wanting(wait=60).run()).deed == DEED
+    assert script.run(wanting(wait=60).run()).grant == DEED
 
 
 def test_an_overloaded_server_is_asked_again_within_the_wait(script: Script) -> None:
@@ -281,7 +281,7 @@ def test_what_was_granted_to_nobody_is_let_go(script: Script) -> None:
     script.answers = [ok(waiters=[]), ok(holder=ours, waiters=[]), GRANTED, ok()]
     script.run(_leases.tidy(wanting()))
     assert script.sent[-1].request.path == "/v1/leases/release"
-    assert script.sent[-1].request.body == {"deed": DEED, "fail": "nobody waited for it any more"}
+    assert script.sent[-1].request.body == {"grant": DEED, "fail": "nobody waited for it any more"}
 
 
 def test_what_somebody_else_holds_is_left_alone(script: Script) -> None:
@@ -294,7 +294,7 @@ def test_what_somebody_else_holds_is_left_alone(script: Script) -> None:
 def test_a_release_that_finds_nothing_after_a_lost_reply_was_the_first_one(script: Script) -> None:
     script.answers = [CUT, no(410, "lost")]
     script.run(_leases.release(Servers([A]), DEED, ok="done"))
-    assert bodies(script)[0] == {"deed": DEED, "ok": "done"}
+    assert bodies(script)[0] == {"grant": DEED, "ok": "done"}
 
 
 def test_a_release_that_finds_nothing_at_once_is_a_loss(script: Script) -> None:
@@ -368,7 +368,7 @@ def test_a_fenced_delete_is_a_commit(script: Script) -> None:
     ]
 
 
-LEFT = tenure.Remains("a.b/c", "me#1", 5, "n", 7, 0)
+LEFT = tenure.Orphan("a.b/c", "me#1", 5, "n", 7, 0)
 
 
 def test_a_resize_is_sent_again_unless_it_would_meet_its_own_change(script: Script) -> None:

@@ -15,8 +15,8 @@ FAR = 1e12
 
 
 def held(sent: float = FAR, ttl: float = 30.0, remaining: float = 27.0, scope: str = "a.b/c") -> Tenure:
-    deed = {"scope": scope, "token": 7, "owner": "me#1", "ttl_ms": int(ttl * 1000), "revision": 7}
-    return Tenure(Grant(deed, sent, remaining))
+    grant = {"scope": scope, "token": 7, "owner": "me#1", "ttl_ms": int(ttl * 1000), "revision": 7}
+    return Tenure(Grant(grant, sent, remaining))
 
 
 def granted(ttl: float = 30.0, revision: int = 8) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ def test_leases_that_are_nearly_due_are_renewed_along_with_one_that_is() -> None
     assert book.due(FAR + 10) == [], "what is under way is not sent twice"
     book.answered(batch, FAR + 11, [granted(), granted()])
     assert due.valid_until == FAR + 37
-    assert due.deed["revision"] == 8
+    assert due.grant["revision"] == 8
     assert book.wake_at() == FAR + 9.9 + 10
 
 

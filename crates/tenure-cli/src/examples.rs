@@ -77,10 +77,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
-        "lease remains",
+        "lease orphans",
         &[
-            ("All that is left to reap", "tenure lease remains"),
-            ("Of one namespace and those below it", "tenure lease remains billing --children"),
+            ("All that is left to reap", "tenure lease orphans"),
+            ("Of one namespace and those below it", "tenure lease orphans billing --children"),
         ],
     ),
     (

@@ -16,7 +16,7 @@ use crate::hand_over::HandingOver;
 use crate::history::{Remembered, history_json};
 use crate::output::print;
 use crate::stores::StoreArgument;
-use crate::{history, json, remains, table};
+use crate::{history, json, orphans, table};
 
 /// The most of the past that is shown: it is kept in memory, and may be explained one by one.
 const MOST: usize = 1_000;
@@ -91,7 +91,7 @@ pub(crate) enum Command {
     ///
     /// A lease that was reapable and ended without a release leaves something, for somebody to do what its
     /// holder cannot do any more.
-    Remains {
+    Orphans {
         /// Only of this namespace, for instance `billing.nightly`.
         namespace: Option<Namespace>,
         /// Of the namespaces below it, too.
@@ -109,8 +109,8 @@ pub(crate) enum Command {
     /// happens: no hook of a program runs, now or later. A program that has something to write for it does
     /// both in one commit, over HTTP or by a library.
     Reap {
-        /// The scopes, as `tenure lease remains` lists them.
-        #[arg(required = true, value_name = "SCOPE", value_parser = remains::scope)]
+        /// The scopes, as `tenure lease orphans` lists them.
+        #[arg(required = true, value_name = "SCOPE", value_parser = orphans::scope)]
         scopes: Vec<String>,
         /// Only what the tenure under this token has left.
         #[arg(long)]
@@ -150,11 +150,11 @@ impl Command {
             Self::Revoke { scope, token, reason, json, store } => {
                 revoke(&scope, token, &reason, json, &store).await
             }
-            Self::Remains { namespace, children, json, store } => {
-                remains::ls(namespace.as_ref(), children, json, &store).await
+            Self::Orphans { namespace, children, json, store } => {
+                orphans::ls(namespace.as_ref(), children, json, &store).await
             }
             Self::Reap { scopes, token, json, store } => {
-                remains::reap(&scopes, token, json, &store).await
+                orphans::reap(&scopes, token, json, &store).await
             }
             Self::Watch { prefix, limit, json, store } => watch(&prefix, limit, json, &store).await,
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::Key;
 use tenure::clock::{Clock, SystemClock};
 use tenure::lease::{
-    Coordinator, HAND_OVER, LEASE, Namespace, READERS, REMAINS, REVOKED, SLOTS, Scope, WAITER,
+    Coordinator, HAND_OVER, LEASE, Namespace, ORPHAN, READERS, REVOKED, SLOTS, Scope, WAITER,
 };
 use tenure::random::{SystemRandom, nonce};
 use tenure::store::faulty::{FaultPlan, Faulty};
@@ -269,7 +269,7 @@ impl Context {
             let _ = timeout(PATIENCE, self.store().delete(&key)).await;
         }
         let namespaces = lock(&self.inner.namespaces).clone();
-        for kind in [LEASE, WAITER, REMAINS, REVOKED, SLOTS, READERS, HAND_OVER] {
+        for kind in [LEASE, WAITER, ORPHAN, REVOKED, SLOTS, READERS, HAND_OVER] {
             for namespace in &namespaces {
                 let query = Query::new(kind).prefix(namespace);
                 let _ = timeout(PATIENCE, delete_all(self.store(), query)).await;

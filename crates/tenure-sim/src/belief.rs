@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure::gate::Term;
-use tenure::lease::{Lease, Leases, Loss, Witness};
+use tenure::lease::{Lease, LeaseObserver, Leases, Loss};
 
 use crate::process::Process;
 
@@ -61,10 +61,10 @@ pub struct Belief {
 }
 
 /// A handle that its holder is about to let go of: there is nothing to look at afterwards, but a
-/// witness is still told.
+/// observer is still told.
 pub struct Parting {
     /// Sees how it ends.
-    pub witness: Witness,
+    pub observer: LeaseObserver,
     /// What was told before.
     pub before: Option<Loss>,
     /// When it began.
@@ -74,6 +74,6 @@ pub struct Parting {
 impl Parting {
     /// With this handle, now.
     pub fn with(lease: &Lease, now_ms: i64) -> Self {
-        Self { witness: lease.witness(), before: lease.loss(), since_ms: now_ms }
+        Self { observer: lease.observer(), before: lease.loss(), since_ms: now_ms }
     }
 }

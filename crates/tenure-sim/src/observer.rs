@@ -222,9 +222,9 @@ impl Observer {
 
     /// A holder has let go of a lease, and was told how that ended.
     pub fn parted(&self, process: &Process, parting: &Parting, confirmed: bool) {
-        let (id, token) = (parting.witness.id(), parting.witness.token());
+        let (id, token) = (parting.observer.id(), parting.observer.token());
         let (who, now) = (process.who.as_str(), self.clock.now_ms());
-        let Some(loss) = parting.witness.loss() else {
+        let Some(loss) = parting.observer.loss() else {
             let message = format!("{who} let go of {id} with token {token}, and is told it holds");
             return self.judge(Err(Violation::new(Guarantee::G6, message)));
         };

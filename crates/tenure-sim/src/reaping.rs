@@ -1,7 +1,7 @@
 //! Reaping: any process tidies up after those that went without a release, several at once.
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, LeaseInfo, ReapHook};
+use tenure::lease::{HookContext, LeaseInfo, ReapHook};
 use tenure::store::Put;
 use tenure::{Key, Result};
 
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 
 #[async_trait]
 impl ReapHook for Tally {
-    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut Draft<'_>) -> Result<()> {
+    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut HookContext<'_>) -> Result<()> {
         let key = Key::new(TALLY, format!("{}#{}", lease.id, lease.token));
         // A read in between, as a hook with conditions of its own has: others may be quicker.
         draft.store.get(&key).await?;

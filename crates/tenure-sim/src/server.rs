@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use tenure::backend::Backend;
-use tenure::lease::{LEASE, REMAINS, SLOTS, WAITER, WaiterRecord};
+use tenure::lease::{LEASE, ORPHAN, SLOTS, WAITER, WaiterRecord};
 use tenure::store::memory::MemoryStore;
 use tenure::store::{
     Batch, Commit, Committed, Expect, Page, Put, Query, Touch, Touched, WatchRequest, Write,
@@ -269,8 +269,8 @@ impl Server {
     }
 
     /// What is left to reap of a lease that nobody holds, if anything is.
-    pub fn remains(&self) -> Option<String> {
-        let page = self.store.list(&Query::new(REMAINS)).now_or_never()?.ok()?;
+    pub fn orphans(&self) -> Option<String> {
+        let page = self.store.list(&Query::new(ORPHAN)).now_or_never()?.ok()?;
         let ids = page.objects.into_iter().map(|object| object.key.id);
         let known = self.observer.known();
         let lease = |id: &str| id.rsplit_once('#').map(|(lease, _)| lease.to_owned());

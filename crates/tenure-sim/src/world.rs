@@ -322,7 +322,7 @@ impl World {
         if self.plan.reaps {
             let hook = reaping::Tally { by: process.owner.to_string() };
             coordinator.reap(&[scope(0).namespace()], true, &hook).await?;
-            self.observer.judge(self.server.remains().map_or(Ok(()), |id| left(&id)));
+            self.observer.judge(self.server.orphans().map_or(Ok(()), |id| left(&id)));
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::lease::{
-    Coordinator, Draft, Hooks, Lease, LeaseInfo, Namespace, ReapHook, Subject, Terms,
+    Coordinator, HookContext, Hooks, Lease, LeaseInfo, LeaseRef, Namespace, ReapHook, Terms,
 };
 use tenure::store::{Expect, Put, Query, Store};
 use tenure::{Error, Key};
@@ -31,15 +31,19 @@ struct CallHooks;
 
 #[async_trait]
 impl Hooks for CallHooks {
-    async fn will_insert(&self, lease: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_insert(
+        &self,
+        lease: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         move_on(lease.id, "scheduled", "executing", draft).await
     }
 
     async fn will_release_ok(
         &self,
-        lease: Subject<'_>,
+        lease: LeaseRef<'_>,
         value: &[u8],
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         let result = format!("done: {}", String::from_utf8_lossy(value));
         move_on(lease.id, "executing", &result, draft).await
@@ -48,7 +52,11 @@ impl Hooks for CallHooks {
 
 #[async_trait]
 impl ReapHook for CallHooks {
-    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_reap(
+        &self,
+        lease: &LeaseInfo,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         println!("  {} died with {}; it goes back", lease.holder.name(), lease.id);
         move_on(&lease.id, "executing", "scheduled", draft).await
     }
@@ -56,7 +64,12 @@ impl ReapHook for CallHooks {
 
 /// Adds the next state of a call to the commit, provided that it is in the one expected. If somebody
 /// changes it in between, the commit fails as a whole and the hook is asked again.
-async fn move_on(lease: &str, from: &str, to: &str, draft: &mut Draft<'_>) -> tenure::Result<()> {
+async fn move_on(
+    lease: &str,
+    from: &str,
+    to: &str,
+    draft: &mut HookContext<'_>,
+) -> tenure::Result<()> {
     let key = Key::new("call", lease.rsplit('/').next().unwrap_or_default());
     let call = draft.store.get(&key).await?.ok_or_else(|| Error::NotFound { key: key.clone() })?;
     if call.payload != from.as_bytes() {

@@ -55,7 +55,7 @@ class AsyncLease(HeldLease):
             self._tenure.check()
         if self._end():
             client = self._client
-            work = client._run(_leases.release(client._servers, self._tenure.deed, ok=ok, fail=fail))
+            work = client._run(_leases.release(client._servers, self._tenure.grant, ok=ok, fail=fail))
             try:
                 # To be done even if whoever waits for it is cancelled.
                 await asyncio.shield(client._keep().chore(work))

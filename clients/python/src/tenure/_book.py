@@ -25,9 +25,9 @@ class Batch:
     timeout: float
 
     @property
-    def deeds(self) -> list[Mapping[str, Any]]:
+    def grants(self) -> list[Mapping[str, Any]]:
         """What to send."""
-        return [tenure.deed for tenure in self.tenures]
+        return [tenure.grant for tenure in self.tenures]
 
 
 class Book:

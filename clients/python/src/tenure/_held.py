@@ -29,9 +29,9 @@ class HeldLease:
         return self._tenure.owner
 
     @property
-    def deed(self) -> Mapping[str, Any]:
+    def grant(self) -> Mapping[str, Any]:
         """What it takes to renew and release it, from anywhere. Keep it like a password."""
-        return self._tenure.deed
+        return self._tenure.grant
 
     @property
     def deadline(self) -> float:

@@ -76,7 +76,7 @@ class Keeper:
         servers = self._settings.servers
         server = servers.first
         try:
-            program = renew(servers, batch.deeds)
+            program = renew(servers, batch.grants)
             content = await asyncio.wait_for(self._io.run(program), batch.timeout)
             self._book.answered(batch, _clock.now(), content["renewed"])
         except asyncio.TimeoutError:

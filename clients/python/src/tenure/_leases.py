@@ -12,7 +12,7 @@ from ._servers import Servers, ask
 from ._tenure import Grant, Tenure
 from ._timing import backoff
 from ._wire import Duration, Program, Request, Sleep, given, millis, to_seconds
-from .model import Contention, LeaseInfo, Remains, SlotHolder, SlotsInfo, Waiter
+from .model import Contention, LeaseInfo, Orphan, SlotHolder, SlotsInfo, Waiter
 
 RESOLVE = 15.0
 """For so long a lease is asked for again if a reply got lost, however short the wait."""
@@ -128,7 +128,7 @@ class Acquisition:
             self.unsettled = before
             self._reached = self._reached or not isinstance(error, errors.NoServer)
             raise
-        grant = Grant(content["deed"], sent, content["remaining_ms"] / 1000, content.get("index", 0))
+        grant = Grant(content["grant"], sent, content["remaining_ms"] / 1000, content.get("index", 0))
         now = _clock.now()
         if now < grant.due and not grant.timing.soon_over(now, grant.valid_until):
             self.unsettled = False
@@ -138,14 +138,14 @@ class Acquisition:
     def _in_time(self, grant: Grant) -> Program[Grant | None]:
         """Renews what was granted long ago: nobody is handed a lease that is about to be over."""
         sent = _clock.now()
-        (result,) = (yield from renew(self.servers, [grant.deed]))["renewed"]
+        (result,) = (yield from renew(self.servers, [grant.grant]))["renewed"]
         if "error" in result:
             error = errors.from_wire(result["error"])
             if isinstance(error, errors.Lost) and _clock.now() < self._until:
                 return None
             raise error
-        deed = {**grant.deed, "revision": result["revision"], "ttl_ms": result["ttl_ms"]}
-        grant = Grant(deed, sent, result["remaining_ms"] / 1000, grant.index)
+        grant = {**grant.grant, "revision": result["revision"], "ttl_ms": result["ttl_ms"]}
+        grant = Grant(grant, sent, result["remaining_ms"] / 1000, grant.index)
         if _clock.now() >= grant.valid_until:
             raise errors.Unavailable(
                 "the server answers later than the lease would live; ask for a longer life"
@@ -166,17 +166,17 @@ class Acquisition:
         return pause if now + pause < until else None
 
 
-def renew(servers: Servers, deeds: Sequence[Mapping[str, Any]]) -> Program[Any]:
+def renew(servers: Servers, grants: Sequence[Mapping[str, Any]]) -> Program[Any]:
     """Starts the lives of leases anew, many at once."""
-    body = {"deeds": list(deeds)}
+    body = {"grants": list(grants)}
     return (yield from ask(servers, Request("POST", "/v1/leases/renew", body=body, repeatable=True)))
 
 
 def release(
-    servers: Servers, deed: Mapping[str, Any], *, ok: str | None = None, fail: str | None = None
+    servers: Servers, grant: Mapping[str, Any], *, ok: str | None = None, fail: str | None = None
 ) -> Program[None]:
     """Lets go, after the work has stopped."""
-    request = Request("POST", "/v1/leases/release", body={"deed": deed, **given(ok=ok, fail=fail)})
+    request = Request("POST", "/v1/leases/release", body={"grant": grant, **given(ok=ok, fail=fail)})
     unclear = False
     for attempt in range(1, RELEASES + 1):
         try:
@@ -203,7 +203,7 @@ def tidy(acquisition: Acquisition, looks: int = 4) -> Program[None]:
             if not (yield from _holds(servers, wanted)):
                 continue
             content = yield from ask(servers, wanted.request(0))
-            yield from release(servers, content["deed"], fail="nobody waited for it any more")
+            yield from release(servers, content["grant"], fail="nobody waited for it any more")
         except errors.TenureError:
             continue
         return
@@ -222,7 +222,7 @@ def hand_over(servers: Servers, tenure: Tenure, successor: str) -> Program[None]
     tenure.pass_on()
     kept = False
     try:
-        yield from _hand_over(servers, tenure.deed, successor)
+        yield from _hand_over(servers, tenure.grant, successor)
     except (errors.UnknownOutcome, errors.ProtocolError):
         raise
     except errors.TenureError as error:
@@ -237,17 +237,17 @@ def hand_over(servers: Servers, tenure: Tenure, successor: str) -> Program[None]
             tenure.end()
 
 
-def _hand_over(servers: Servers, deed: Mapping[str, Any], successor: str) -> Program[None]:
-    body = {"deed": deed, "successor": successor}
+def _hand_over(servers: Servers, grant: Mapping[str, Any], successor: str) -> Program[None]:
+    body = {"grant": grant, "successor": successor}
     try:
         yield from ask(servers, Request("POST", "/v1/leases/hand-over", body=body))
     except errors.UnknownOutcome:
         with contextlib.suppress(errors.TenureError):
-            holder = (yield from show(servers, deed["scope"])).holder
-            if holder is not None and holder.token > deed["token"] and _is_called(holder.holder, successor):
+            holder = (yield from show(servers, grant["scope"])).holder
+            if holder is not None and holder.token > grant["token"] and _is_called(holder.holder, successor):
                 return
             # It may still arrive, at any time: nobody can hold what may be passed on behind its back.
-            yield from ask(servers, Request("POST", "/v1/leases/release", body={"deed": deed}))
+            yield from ask(servers, Request("POST", "/v1/leases/release", body={"grant": grant}))
         raise
 
 
@@ -258,7 +258,7 @@ def _is_called(owner: str, called: str) -> bool:
 def proclaim(servers: Servers, tenure: Tenure, metadata: Mapping[str, str]) -> Program[None]:
     """Tells everybody something else about the holder. It renews the lease, too."""
     sent = _clock.now()
-    body = {"deed": tenure.deed, "metadata": dict(metadata)}
+    body = {"grant": tenure.grant, "metadata": dict(metadata)}
     tenure.renewed(sent, (yield from ask(servers, Request("POST", "/v1/leases/proclaim", body=body))))
 
 
@@ -295,19 +295,19 @@ def list_leases(servers: Servers, namespace: str | None, children: bool) -> Prog
     return tuple(LeaseInfo.read(lease) for lease in content["leases"])
 
 
-def list_remains(servers: Servers, namespace: str | None, children: bool) -> Program[tuple[Remains, ...]]:
+def list_orphans(servers: Servers, namespace: str | None, children: bool) -> Program[tuple[Orphan, ...]]:
     """What is left to reap of a namespace."""
     params = given(namespace=namespace, children="true" if children else None)
-    content = yield from ask(servers, Request("GET", "/v1/leases/remains", params=params, repeatable=True))
-    return tuple(Remains.read(remains) for remains in content["remains"])
+    content = yield from ask(servers, Request("GET", "/v1/leases/orphans", params=params, repeatable=True))
+    return tuple(Orphan.read(orphan) for orphan in content["orphans"])
 
 
-def reap(servers: Servers, remains: Remains, commit: Mapping[str, Any]) -> Program[bool]:
+def reap(servers: Servers, orphan: Orphan, commit: Mapping[str, Any]) -> Program[bool]:
     """Reaps one of them, together with a commit."""
     body = {
-        "scope": remains.scope,
-        "nonce": remains.nonce,
-        "revision": remains.revision,
+        "scope": orphan.scope,
+        "nonce": orphan.nonce,
+        "revision": orphan.revision,
         "commit": commit,
     }
     # It applies once, however often it is sent. But whoever asks again by itself would be told that it was

@@ -22,7 +22,7 @@ log = logging.getLogger("tenure")
 class Grant:
     """A lease as it was granted: by what was sent at ``sent``, for ``remaining`` seconds from then."""
 
-    deed: Mapping[str, Any]
+    grant: Mapping[str, Any]
     sent: float
     remaining: float
     index: int = 0
@@ -30,7 +30,7 @@ class Grant:
     @property
     def timing(self) -> Timing:
         """How long it lives."""
-        return Timing(self.deed["ttl_ms"] / 1000)
+        return Timing(self.grant["ttl_ms"] / 1000)
 
     @property
     def valid_until(self) -> float:
@@ -47,7 +47,7 @@ class Tenure:
     """A lease that is held, until it is not."""
 
     def __init__(self, grant: Grant) -> None:
-        self.deed = dict(grant.deed)
+        self.grant = dict(grant.grant)
         self.index = grant.index
         self.timing = grant.timing
         self.valid_until = grant.valid_until
@@ -64,17 +64,17 @@ class Tenure:
     @property
     def scope(self) -> str:
         """What is held."""
-        return str(self.deed["scope"])
+        return str(self.grant["scope"])
 
     @property
     def token(self) -> int:
         """Greater than that of every earlier holder."""
-        return int(self.deed["token"])
+        return int(self.grant["token"])
 
     @property
     def owner(self) -> str:
         """Who holds it: ``name#start``."""
-        return str(self.deed["owner"])
+        return str(self.grant["owner"])
 
     @property
     def ended(self) -> bool:
@@ -107,7 +107,7 @@ class Tenure:
     def renewed(self, sent: float, renewal: Mapping[str, Any]) -> None:
         """What was sent at ``sent`` was granted."""
         self.timing = Timing(renewal["ttl_ms"] / 1000)
-        self.deed = {**self.deed, "revision": renewal["revision"], "ttl_ms": renewal["ttl_ms"]}
+        self.grant = {**self.grant, "revision": renewal["revision"], "ttl_ms": renewal["ttl_ms"]}
         # An answer that was overtaken by a later one takes nothing away.
         granted = self.timing.valid_until(sent, renewal["remaining_ms"] / 1000)
         self.valid_until = max(self.valid_until, granted)

@@ -23,7 +23,7 @@ from .model import (
     LeaseInfo,
     Object,
     Page,
-    Remains,
+    Orphan,
     Removed,
     Stored,
 )
@@ -199,13 +199,13 @@ class AsyncLeases:
         asking = _leases.ask_to_hand_over(self._client._servers, full, to, expect_token, wait)
         return await self._client._run(asking)
 
-    async def remains(self, namespace: str | None = None, *, children: bool = False) -> tuple[Remains, ...]:
+    async def orphans(self, namespace: str | None = None, *, children: bool = False) -> tuple[Orphan, ...]:
         """What is left to reap: of leases that were reapable and ended without a release."""
-        return await self._client._run(_leases.list_remains(self._client._servers, namespace, children))
+        return await self._client._run(_leases.list_orphans(self._client._servers, namespace, children))
 
     async def reap(
         self,
-        remains: Remains,
+        orphan: Orphan,
         *writes: Put | Delete,
         checks: Iterable[Check] = (),
         fences: Iterable[Fenced] = (),
@@ -216,7 +216,7 @@ class AsyncLeases:
         After :class:`tenure.UnknownOutcome`, ask again. Raises :class:`tenure.Held` if it has not ended.
         """
         commit = _objects.commit_wire(writes, checks, fences)
-        return await self._client._run(_leases.reap(self._client._servers, remains, commit))
+        return await self._client._run(_leases.reap(self._client._servers, orphan, commit))
 
     def watch(self, prefix: str | None = None) -> AsyncGenerator[LeaseEvent, None]:
         """What happens to leases whose scopes start with this."""

@@ -22,7 +22,7 @@ from .model import (
     LeaseInfo,
     Object,
     Page,
-    Remains,
+    Orphan,
     Removed,
     Stored,
 )
@@ -202,13 +202,13 @@ class Leases:
         asking = _leases.ask_to_hand_over(self._client._servers, full, to, expect_token, wait)
         return self._client._run(asking)
 
-    def remains(self, namespace: str | None = None, *, children: bool = False) -> tuple[Remains, ...]:
+    def orphans(self, namespace: str | None = None, *, children: bool = False) -> tuple[Orphan, ...]:
         """What is left to reap: of leases that were reapable and ended without a release."""
-        return self._client._run(_leases.list_remains(self._client._servers, namespace, children))
+        return self._client._run(_leases.list_orphans(self._client._servers, namespace, children))
 
     def reap(
         self,
-        remains: Remains,
+        orphan: Orphan,
         *writes: Put | Delete,
         checks: Iterable[Check] = (),
         fences: Iterable[Fenced] = (),
@@ -219,7 +219,7 @@ class Leases:
         After :class:`tenure.UnknownOutcome`, ask again. Raises :class:`tenure.Held` if it has not ended.
         """
         commit = _objects.commit_wire(writes, checks, fences)
-        return self._client._run(_leases.reap(self._client._servers, remains, commit))
+        return self._client._run(_leases.reap(self._client._servers, orphan, commit))
 
     def watch(self, prefix: str | None = None) -> Generator[LeaseEvent, None, None]:
         """What happens to leases whose scopes start with this."""

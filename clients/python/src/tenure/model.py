@@ -212,7 +212,7 @@ class LeaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class Orphan:
     """A lease as it was, of which something is left to do: it was reapable and ended without a release.
 
     ``nonce`` is unique to that acquisition, ``revision`` that of what is left, not of the lease.
@@ -227,7 +227,7 @@ class Remains:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, wire: Mapping[str, Any]) -> "Remains":
+    def read(cls, wire: Mapping[str, Any]) -> "Orphan":
         """From JSON."""
         return cls(
             scope=wire["scope"],

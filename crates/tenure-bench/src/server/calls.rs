@@ -38,8 +38,8 @@ pub(crate) async fn cycle_rate(
         let scope = format!("bench.calls/{tag}-{client}");
         let owner = format!("client-{client}#{turn}");
         async move {
-            let deed = leases.acquire(request(scope, owner, 0)).await?.into_inner().deed;
-            leases.release(v1::ReleaseRequest { deed, outcome: None }).await?;
+            let grant = leases.acquire(request(scope, owner, 0)).await?.into_inner().grant;
+            leases.release(v1::ReleaseRequest { grant, outcome: None }).await?;
             Ok(())
         }
     })

@@ -70,9 +70,10 @@ async fn sessions(
         let mut leases = connections[n % connections.len()].clone();
         async move {
             let scope = format!("bench.sessions/{n}");
-            let deed = leases.acquire(request(scope, format!("s-{n}"), 0)).await?.into_inner().deed;
+            let grant =
+                leases.acquire(request(scope, format!("s-{n}"), 0)).await?.into_inner().grant;
             let (messages, outgoing) = mpsc::channel(1);
-            let attach = deed.into_iter().collect();
+            let attach = grant.into_iter().collect();
             messages.send(v1::SessionRequest { attach, detach: Vec::new() }).await?;
             let mut answers = leases.session(ReceiverStream::new(outgoing)).await?.into_inner();
             answers.message().await?;
@@ -96,7 +97,7 @@ async fn waiters(
 ) -> anyhow::Result<(Vec<Duration>, f64)> {
     let scope = || "bench.crowd/one".to_owned();
     let mut leases = connections[0].clone();
-    let mut deed = leases.acquire(request(scope(), "first".into(), 0)).await?.into_inner().deed;
+    let mut grant = leases.acquire(request(scope(), "first".into(), 0)).await?.into_inner().grant;
     let mut waiting = FuturesUnordered::new();
     for n in 0..count {
         let mut leases = connections[n % connections.len()].clone();
@@ -112,10 +113,10 @@ async fn waiters(
     let mut waking = Vec::with_capacity(RELEASES);
     for _ in 0..RELEASES.min(count) {
         let released = SystemClock.uptime();
-        leases.release(v1::ReleaseRequest { deed, outcome: None }).await?;
+        leases.release(v1::ReleaseRequest { grant, outcome: None }).await?;
         let woken = waiting.next().await.ok_or_else(|| anyhow::anyhow!("nobody waits"))??;
         waking.push(SystemClock.uptime() - released);
-        deed = woken?.into_inner().deed;
+        grant = woken?.into_inner().grant;
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     waking.sort();

@@ -35,7 +35,7 @@ pub(crate) async fn cycle_rate(
                 "ttl_ms": 30_000,
             });
             let answer = ask(&mut stream, "/v1/leases/acquire", &acquire).await?;
-            let release = json!({ "deed": answer["deed"] });
+            let release = json!({ "grant": answer["grant"] });
             ask(&mut stream, "/v1/leases/release", &release).await?;
             Ok(())
         }

@@ -1,14 +1,14 @@
 //! The kinds that Tenure keeps leases, waiters and slots in. To write one of them by hand would be to lie
 //! to everybody who relies on leases, so `tenure object` refuses it.
 
-use tenure::lease::{HAND_OVER, LEASE, LeaseRecord, READERS, REMAINS, REVOKED, SLOTS, WAITER};
+use tenure::lease::{HAND_OVER, LEASE, LeaseRecord, ORPHAN, READERS, REVOKED, SLOTS, WAITER};
 use tenure::{Error, Object, Result};
 
 /// All of them, and what does by right what somebody may want there.
 const KEPT: &[(&str, &str)] = &[
     (LEASE, "`tenure run` holds a lease, `tenure lease revoke` ends one"),
     (WAITER, "`tenure run` waits in line"),
-    (REMAINS, "`tenure lease reap` removes what is left"),
+    (ORPHAN, "`tenure lease reap` removes what is left"),
     (SLOTS, "`tenure slots resize` changes the size of a group"),
     (READERS, "it goes with the leases of readers"),
     (REVOKED, "`tenure lease revoke` leaves such a note"),

@@ -79,7 +79,7 @@ impl Leaving {
 
     /// Releases it, and says how that went; the exit code.
     async fn released(&self, lease: Lease, code: u8) -> u8 {
-        let (id, token, witness) = (lease.id().to_owned(), lease.token(), lease.witness());
+        let (id, token, observer) = (lease.id().to_owned(), lease.token(), lease.observer());
         let error = match self.release(lease).await {
             Ok(()) => {
                 self.say(format_args!("released {id}"));
@@ -87,7 +87,7 @@ impl Leaving {
             }
             Err(error) => error,
         };
-        match witness.loss() {
+        match observer.loss() {
             // It was ended before the command had, whoever did it and whatever the command says.
             Some(loss) if matches!(error, Error::Lost { .. }) && loss != Loss::Expired => {
                 say(format_args!(

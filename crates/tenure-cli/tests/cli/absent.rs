@@ -9,7 +9,7 @@ use crate::{ran, tenure};
 const READING: &[&[&str]] = &[
     &["lease", "ls"],
     &["lease", "show", "a/b"],
-    &["lease", "remains"],
+    &["lease", "orphans"],
     &["lease", "watch"],
     &["slots", "ls"],
     &["slots", "ls", "group"],

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::remains::Holder;
+use crate::orphans::Holder;
 use crate::run::{Place, TENURE, send};
 use crate::{ran, tenure};
 

@@ -10,7 +10,7 @@ mod handing;
 mod leaving;
 mod manual;
 mod objects;
-mod remains;
+mod orphans;
 mod run;
 mod serve;
 mod stop;

@@ -116,7 +116,7 @@ fn a_fenced_put_applies_only_under_its_token() {
 #[test]
 fn what_tenure_keeps_is_not_written_by_hand() {
     on_each_embedded_store(|store| {
-        let kinds = ["lease", "lease-waiter", "lease-remains", "lease-slots", "lease-readers"];
+        let kinds = ["lease", "lease-waiter", "lease-orphan", "lease-slots", "lease-readers"];
         for kind in kinds.into_iter().chain(["lease-revoked", "lease-hand-over"]) {
             let put = tenure(store, &["object", "put", kind, "a/b", "x"]);
             put.fails(6, &format!("invalid kind {kind:?}: Tenure itself keeps its objects"));

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::remains::Holder;
+use crate::orphans::Holder;
 use crate::{Ran, ran};
 
 /// A running server; killed when dropped.
@@ -187,10 +187,10 @@ fn what_rests_on_a_look_works_against_a_server() {
     };
     revoke(token + 1).fails(5, &format!("token {token} holds it now"));
     assert_eq!(revoke(token).ok(), "revoked a.b/c\n");
-    let left = served.tenure(&["lease", "remains", "a", "--children"]).ok();
+    let left = served.tenure(&["lease", "orphans", "a", "--children"]).ok();
     assert!(left.contains("a.b/c  worker#"), "{left}");
     assert!(served.tenure(&["lease", "reap", "a.b/c"]).ok().starts_with("reaped    a.b/c"));
-    assert_eq!(served.tenure(&["lease", "remains", "--json"]).ok(), "");
+    assert_eq!(served.tenure(&["lease", "orphans", "--json"]).ok(), "");
     served.tenure(&["slots", "resize", "a.b", "3"]).ok();
     let shown = served.tenure(&["slots", "ls", "a.b", "--json"]).ok();
     assert!(shown.contains("\"version\": 1"), "{shown}");

@@ -19,7 +19,7 @@ pub struct Acquired {
 
 impl Acquired {
     pub(super) fn new(lease: Lease, deadline: Option<Deadline>) -> Self {
-        let own = CarriedLease::here(lease.witness());
+        let own = CarriedLease::here(lease.observer());
         let context = LeaseContext::new(LeaseContext::current(), [own], deadline);
         Self { closing: context.until_dropped(), context, lease }
     }

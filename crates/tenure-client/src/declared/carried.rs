@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tenure::lease::{Loss, Witness};
+use tenure::lease::{LeaseObserver, Loss};
 use tenure::store::Fence;
 
 use super::elsewhere::Elsewhere;
@@ -17,14 +17,14 @@ pub struct CarriedLease(Kind);
 #[derive(Clone)]
 enum Kind {
     /// Held by this process, which renews it.
-    Here(Witness),
+    Here(LeaseObserver),
     /// Held by the caller of this process, or by its caller.
     Elsewhere(Arc<Elsewhere>),
 }
 
 impl CarriedLease {
-    pub(super) fn here(witness: Witness) -> Self {
-        Self(Kind::Here(witness))
+    pub(super) fn here(observer: LeaseObserver) -> Self {
+        Self(Kind::Here(observer))
     }
 
     pub(super) fn elsewhere(elsewhere: Elsewhere) -> Self {
@@ -34,7 +34,7 @@ impl CarriedLease {
     /// What is held, as people write it: its scope.
     pub fn id(&self) -> &str {
         match &self.0 {
-            Kind::Here(witness) => witness.id(),
+            Kind::Here(observer) => observer.id(),
             Kind::Elsewhere(elsewhere) => elsewhere.id(),
         }
     }
@@ -42,7 +42,7 @@ impl CarriedLease {
     /// The fencing token.
     pub fn token(&self) -> u64 {
         match &self.0 {
-            Kind::Here(witness) => witness.token(),
+            Kind::Here(observer) => observer.token(),
             Kind::Elsewhere(elsewhere) => elsewhere.token(),
         }
     }
@@ -50,7 +50,7 @@ impl CarriedLease {
     /// What to put on a commit that must not apply once this lease is lost.
     pub fn fence(&self) -> Fence {
         match &self.0 {
-            Kind::Here(witness) => witness.fence(),
+            Kind::Here(observer) => observer.fence(),
             Kind::Elsewhere(elsewhere) => elsewhere.fence(),
         }
     }
@@ -64,7 +64,7 @@ impl CarriedLease {
     /// is held elsewhere it may be more, because nobody tells of its renewals.
     pub fn remaining(&self) -> Duration {
         match &self.0 {
-            Kind::Here(witness) => witness.remaining(),
+            Kind::Here(observer) => observer.remaining(),
             Kind::Elsewhere(elsewhere) => elsewhere.remaining(),
         }
     }
@@ -72,7 +72,7 @@ impl CarriedLease {
     /// Why it is no longer held, as far as is known here.
     pub fn loss(&self) -> Option<Loss> {
         match &self.0 {
-            Kind::Here(witness) => witness.loss(),
+            Kind::Here(observer) => observer.loss(),
             Kind::Elsewhere(elsewhere) => elsewhere.loss(),
         }
     }
@@ -80,7 +80,7 @@ impl CarriedLease {
     /// Resolves when it is known here that it is no longer held.
     pub fn lost(&self) -> BoxFuture<'static, Loss> {
         match self.0.clone() {
-            Kind::Here(witness) => Box::pin(async move { witness.lost().await }),
+            Kind::Here(observer) => Box::pin(async move { observer.lost().await }),
             Kind::Elsewhere(elsewhere) => Box::pin(elsewhere.lost()),
         }
     }

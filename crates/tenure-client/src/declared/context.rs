@@ -87,7 +87,7 @@ impl LeaseContext {
     /// The context of work under this lease, within the present one if there is one. For leases that
     /// were not declared: slots, elections, several at once.
     pub fn of(lease: &Lease) -> Self {
-        Self::new(Self::current(), [CarriedLease::here(lease.witness())], None)
+        Self::new(Self::current(), [CarriedLease::here(lease.observer())], None)
     }
 
     /// The context of the present task.

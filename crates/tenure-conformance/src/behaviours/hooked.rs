@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, LeaseInfo, Namespace, REMAINS, ReapHook, Scope, Subject};
+use tenure::lease::{HookContext, Hooks, LeaseInfo, LeaseRef, Namespace, ORPHAN, ReapHook, Scope};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect, Put};
 use tenure::{Error, Key};
@@ -65,7 +65,7 @@ struct InSql {
 }
 
 impl InSql {
-    fn count(&self, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    fn count(&self, draft: &mut HookContext<'_>) -> tenure::Result<()> {
         let sql = self.table.count(&self.row, self.then.clone());
         draft.commit = std::mem::take(&mut draft.commit).attach(sql);
         Ok(())
@@ -74,19 +74,27 @@ impl InSql {
 
 #[async_trait]
 impl Hooks for InSql {
-    async fn will_insert(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_insert(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         self.count(draft)
     }
 
-    async fn will_heartbeat(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_heartbeat(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         self.count(draft)
     }
 
     async fn will_release_ok(
         &self,
-        _: Subject<'_>,
+        _: LeaseRef<'_>,
         _: &[u8],
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         self.count(draft)
     }
@@ -98,7 +106,7 @@ impl Hooks for InSql {
 
 #[async_trait]
 impl ReapHook for InSql {
-    async fn will_reap(&self, _: &LeaseInfo, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_reap(&self, _: &LeaseInfo, draft: &mut HookContext<'_>) -> tenure::Result<()> {
         self.count(draft)
     }
 }
@@ -140,7 +148,7 @@ struct Journal {
 }
 
 impl Journal {
-    async fn note(&self, draft: &mut Draft<'_>, line: &str) -> tenure::Result<()> {
+    async fn note(&self, draft: &mut HookContext<'_>, line: &str) -> tenure::Result<()> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let before = draft.store.get(&self.journal).await?;
         let (expect, old) = match &before {
@@ -155,28 +163,36 @@ impl Journal {
 
 #[async_trait]
 impl Hooks for Journal {
-    async fn will_insert(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_insert(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         self.note(draft, "insert").await
     }
 
-    async fn will_heartbeat(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_heartbeat(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         self.note(draft, "beat").await
     }
 
     async fn will_release_ok(
         &self,
-        _: Subject<'_>,
+        _: LeaseRef<'_>,
         value: &[u8],
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         self.note(draft, &format!("ok {}", String::from_utf8_lossy(value))).await
     }
 
     async fn will_release_fail(
         &self,
-        _: Subject<'_>,
+        _: LeaseRef<'_>,
         error: &str,
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         self.note(draft, &format!("fail {error}")).await
     }
@@ -215,7 +231,11 @@ struct Difficult {
 
 #[async_trait]
 impl Hooks for Difficult {
-    async fn will_insert(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_insert(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         if self.refuses {
             return Err(Error::invalid("hook", "not today"));
         }
@@ -254,16 +274,20 @@ struct Careless {
 
 #[async_trait]
 impl Hooks for Careless {
-    async fn will_insert(&self, _: Subject<'_>, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_insert(
+        &self,
+        _: LeaseRef<'_>,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         draft.commit = Commit::from(Put::new(self.key.clone(), "in"));
         Ok(())
     }
 
     async fn will_release_ok(
         &self,
-        _: Subject<'_>,
+        _: LeaseRef<'_>,
         _: &[u8],
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         draft.commit = Commit::from(Put::new(self.key.clone(), "out"));
         Ok(())
@@ -294,7 +318,7 @@ async fn one_bad_record_does_not_stop_the_reaper(ctx: Context) -> Result<(), Fai
         let scope = Scope::new(namespace, key)?;
         lost.push(dying.acquire(&scope, &terms(&ctx).reapable()).await?);
     }
-    let bad = Key::new(REMAINS, format!("{}#broken", ctx.scope("m")?));
+    let bad = Key::new(ORPHAN, format!("{}#broken", ctx.scope("m")?));
     ctx.store().commit(Put::new(bad.clone(), "not a record")).await?;
     plan.next(Operation::Touch, Fault::CrashBefore);
     for lease in &lost {
@@ -320,7 +344,11 @@ struct Tally {
 
 #[async_trait]
 impl ReapHook for Tally {
-    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_reap(
+        &self,
+        lease: &LeaseInfo,
+        draft: &mut HookContext<'_>,
+    ) -> tenure::Result<()> {
         let before = draft.store.get(&self.key).await?;
         let (expect, count) = match &before {
             Some(object) => (Expect::Revision(object.revision), number(object)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, Hooks, Loss, Subject, Terms, lease_key};
+use tenure::lease::{HookContext, Hooks, LeaseRef, Loss, Terms, lease_key};
 use tenure::store::faulty::{Fault, Operation};
 use tenure::store::{Commit, Expect, Put, Store};
 use tenure::{Error, Key};
@@ -66,11 +66,11 @@ async fn a_release_given_up_is_finished(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("given-up")?;
     let (holder, plan) = ctx.faulty("holder").await?;
     let lease = holder.acquire(&scope, &long(&ctx)).await?;
-    let witness = lease.witness();
+    let observer = lease.observer();
     plan.next(Operation::Commit, Fault::Delay(AGES));
     give_up(lease.release()).await?;
     soon("the rest of the release", holder.settle()).await?;
-    ensure_eq!(witness.loss(), Some(Loss::Released), "what is told");
+    ensure_eq!(observer.loss(), Some(Loss::Released), "what is told");
     ensure_eq!(holder.metrics().held.get(), 0, "held, by the count");
     let next = ctx.coordinator("next").await?.acquire(&scope, &long(&ctx)).await?;
     Ok(next.release().await?)
@@ -94,9 +94,9 @@ impl Note {
 impl Hooks for Note {
     async fn will_release_ok(
         &self,
-        _: Subject<'_>,
+        _: LeaseRef<'_>,
         value: &[u8],
-        draft: &mut Draft<'_>,
+        draft: &mut HookContext<'_>,
     ) -> tenure::Result<()> {
         if self.asked.fetch_add(1, Ordering::Relaxed) == 1 {
             let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -147,7 +147,7 @@ async fn one_that_is_lost_does_not_keep_the_others(ctx: Context) -> Result<(), F
     let scopes = [ctx.scope("a")?, ctx.scope("b")?, ctx.scope("c")?];
     let (holder, operator) = (ctx.coordinator("holder").await?, ctx.coordinator("op").await?);
     let leases = holder.acquire_all(&scopes, &long(&ctx)).await?;
-    let witnesses: Vec<_> = leases.iter().map(tenure::lease::Lease::witness).collect();
+    let observers: Vec<_> = leases.iter().map(tenure::lease::Lease::observer).collect();
     ensure!(operator.revoke(&scopes[1], "maintenance").await?, "there was a holder");
     match tokio::time::timeout(PATIENCE, leases.release()).await {
         Ok(Err(Error::Lost { key, .. })) => ensure_eq!(key, lease_key(&scopes[1]), "which is lost"),
@@ -156,7 +156,7 @@ async fn one_that_is_lost_does_not_keep_the_others(ctx: Context) -> Result<(), F
     for scope in &scopes {
         ensure!(operator.holder(scope).await?.is_none(), "{scope} is held after its release");
     }
-    let told: Vec<_> = witnesses.iter().map(tenure::lease::Witness::loss).collect();
+    let told: Vec<_> = observers.iter().map(tenure::lease::LeaseObserver::loss).collect();
     let by = Some(operator.owner().to_string());
     let revoked = Loss::Revoked { by, reason: Some("maintenance".into()) };
     ensure_eq!(told, [Some(Loss::Released), Some(revoked), Some(Loss::Released)]);
@@ -174,12 +174,12 @@ async fn a_release_that_lands_late_is_not_told_as_a_loss(ctx: Context) -> Result
     let late = Some((ctx.store().clone(), first));
     *hook.late.lock().unwrap_or_else(PoisonError::into_inner) = late;
     plan.next(Operation::Commit, Fault::LostRequest);
-    let witness = lease.witness();
+    let observer = lease.observer();
     match lease.release_ok(b"42").await {
         Err(Error::Unknown { .. }) => {}
         other => return Err(Failure::new(format!("not in doubt: {other:?}"))),
     }
-    ensure_eq!(witness.loss(), Some(Loss::Released), "what is told");
+    ensure_eq!(observer.loss(), Some(Loss::Released), "what is told");
     ensure_eq!(text(&existing(ctx.store(), &note).await?), "42", "what applied");
     Ok(())
 }

@@ -3,10 +3,10 @@
 mod blocked;
 mod cas;
 mod commits;
-mod deeds;
 mod faults;
 mod fenced;
 mod gates;
+mod grants;
 mod handing;
 mod helping;
 mod hooked;
@@ -70,7 +70,7 @@ pub fn behaviours() -> Vec<Behaviour> {
         handing::all(),
         slots::all(),
         sharing::all(),
-        deeds::all(),
+        grants::all(),
         resuming::all(),
         hooked::all(),
         reporting::all(),

@@ -1,7 +1,7 @@
 //! What a store cannot do is refused by name, and nothing of it happens.
 
 use async_trait::async_trait;
-use tenure::lease::{Draft, LeaseInfo, ReapHook};
+use tenure::lease::{HookContext, LeaseInfo, ReapHook};
 use tenure::store::{Capability, Commit, Expect, Put, Query, Selector, WatchRequest};
 use tenure::{Error, Result as StoreResult};
 
@@ -41,7 +41,7 @@ struct Tidy;
 
 #[async_trait]
 impl ReapHook for Tidy {
-    async fn will_reap(&self, _: &LeaseInfo, _: &mut Draft<'_>) -> StoreResult<()> {
+    async fn will_reap(&self, _: &LeaseInfo, _: &mut HookContext<'_>) -> StoreResult<()> {
         Ok(())
     }
 }

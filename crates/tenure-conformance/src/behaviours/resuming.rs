@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::lease::{Owner, ReleaseOutcome};
 use tenure::store::faulty::{Fault, Operation};
 
-use super::deeds::on_behalf;
+use super::grants::on_behalf;
 use super::leases::{refused, soon, terms};
 use crate::context::Context;
 use crate::subject::behaviour;
@@ -51,29 +51,29 @@ async fn the_same_owner_resumes_its_lease(ctx: Context) -> Result<(), Failure> {
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let mine = on_behalf(&ctx, "client")?.metadata("address", "here");
     let begun = ctx.uptime();
-    let deed = a.acquire(&scope, &mine).await?.detach();
+    let grant = a.acquire(&scope, &mine).await?.detach();
     // Without asking to resume.
-    refused(b.acquire(&scope, &mine).await, ctx.uptime() < begun + deed.ttl)?;
+    refused(b.acquire(&scope, &mine).await, ctx.uptime() < begun + grant.ttl)?;
     let again = Owner::from_parts("client", "2")?;
     for other in [on_behalf(&ctx, "other")?, terms(&ctx).owner(again), terms(&ctx)] {
         let asked = b.acquire(&scope, &other.resume()).await;
-        refused(asked, ctx.uptime() < begun + deed.ttl)?;
+        refused(asked, ctx.uptime() < begun + grant.ttl)?;
     }
     // Close to its end, so that what follows shows a life started anew.
-    ctx.pass(deed.ttl / 2).await;
-    let mut lives_until = begun + deed.ttl;
+    ctx.pass(grant.ttl / 2).await;
+    let mut lives_until = begun + grant.ttl;
     for wait in [Duration::ZERO, Duration::from_secs(5)] {
         let asked = ctx.uptime();
         let resumed = b.acquire(&scope, &mine.clone().resume().wait(wait)).await?.detach();
-        let is_same = (resumed.token, &resumed.nonce) == (deed.token, &deed.nonce);
-        ensure!(is_same || ctx.uptime() >= lives_until, "{resumed:?} is not {deed:?}");
+        let is_same = (resumed.token, &resumed.nonce) == (grant.token, &grant.nonce);
+        ensure!(is_same || ctx.uptime() >= lives_until, "{resumed:?} is not {grant:?}");
         // Whoever comes too late acquires it anew.
-        ensure_in_time!(is_same, "{resumed:?} is not {deed:?}");
-        ensure_in_time!(resumed.remaining > deed.ttl / 2, "{resumed:?}");
-        lives_until = asked + deed.ttl;
+        ensure_in_time!(is_same, "{resumed:?} is not {grant:?}");
+        ensure_in_time!(resumed.remaining > grant.ttl / 2, "{resumed:?}");
+        lives_until = asked + grant.ttl;
     }
     let held = b.acquire(&scope, &mine.resume()).await?;
-    ctx.pass(deed.ttl + ctx.slack()).await;
+    ctx.pass(grant.ttl + ctx.slack()).await;
     ensure_in_time!(held.is_valid(), "what is resumed is renewed: {held:?}");
     held.release().await?;
     ensure!(a.holder(&scope).await?.is_none(), "after the release");
@@ -125,16 +125,16 @@ async fn one_owner_that_waits_twice_has_one_lease(ctx: Context) -> Result<(), Fa
     }
     lease.release().await?;
     // One of them is served. The other hears of it, though its turn never comes.
-    let mut deeds = Vec::new();
+    let mut grants = Vec::new();
     for waiting in waiting {
-        deeds.push(soon("the lease", waiting).await???.detach());
+        grants.push(soon("the lease", waiting).await???.detach());
     }
-    ensure_eq!((deeds[0].token, &deeds[0].nonce), (deeds[1].token, &deeds[1].nonce));
+    ensure_eq!((grants[0].token, &grants[0].nonce), (grants[1].token, &grants[1].nonce));
     for coordinator in [&a, &b] {
         soon("leaving the line", coordinator.settle()).await?;
     }
     ensure_eq!(holder.status(&scope).await?.waiters.len(), 0, "left in line");
-    Ok(holder.release_deed(&deeds[0], ReleaseOutcome::Plain).await?)
+    Ok(holder.release_grant(&grants[0], ReleaseOutcome::Plain).await?)
 }
 
 async fn an_owner_has_one_slot_however_often_it_asks(ctx: Context) -> Result<(), Failure> {
@@ -142,17 +142,17 @@ async fn an_owner_has_one_slot_however_often_it_asks(ctx: Context) -> Result<(),
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let mine = on_behalf(&ctx, "client")?.resume();
     let first = a.slots(&group).acquire(3, &mine).await?;
-    let (index, deed) = (first.index(), first.into_lease().detach());
+    let (index, grant) = (first.index(), first.into_lease().detach());
     for coordinator in [&a, &b] {
         let again = coordinator.slots(&group).acquire(3, &mine).await?;
-        ensure_eq!((again.index(), again.token()), (index, deed.token));
-        ensure_eq!(again.into_lease().detach().line, deed.line);
+        ensure_eq!((again.index(), again.token()), (index, grant.token));
+        ensure_eq!(again.into_lease().detach().queue, grant.queue);
     }
     let other = b.slots(&group).acquire(3, &on_behalf(&ctx, "other")?.resume()).await?;
     ensure!(other.index() != index, "the same slot twice");
     ensure_eq!(a.list_holders(&group).await?.len(), 2, "holders");
     other.into_lease().release().await?;
-    Ok(b.release_deed(&deed, ReleaseOutcome::Plain).await?)
+    Ok(b.release_grant(&grant, ReleaseOutcome::Plain).await?)
 }
 
 async fn several_scopes_are_resumed_together(ctx: Context) -> Result<(), Failure> {
@@ -164,14 +164,14 @@ async fn several_scopes_are_resumed_together(ctx: Context) -> Result<(), Failure
     };
     let both = a.acquire_all(&scopes, &mine).await?;
     let had = tokens(&both);
-    let mut deeds: Vec<_> = both.into_leases().into_iter().map(|lease| lease.detach()).collect();
+    let mut grants: Vec<_> = both.into_leases().into_iter().map(|lease| lease.detach()).collect();
     let resumed = ctx.uptime();
     let again = b.acquire_all(&scopes, &mine).await?;
     ensure_eq!(tokens(&again), had);
     again.into_leases().into_iter().for_each(|lease| drop(lease.detach()));
     // With one of them gone, what is left was not acquired together with what is asked for.
-    if let Some(deed) = deeds.pop() {
-        b.release_deed(&deed, ReleaseOutcome::Plain).await?;
+    if let Some(grant) = grants.pop() {
+        b.release_grant(&grant, ReleaseOutcome::Plain).await?;
     }
     let half = b.acquire_all(&scopes, &mine).await;
     refused(half, ctx.uptime() < resumed + ctx.life()).map(drop)
@@ -185,7 +185,7 @@ async fn readers_and_writers_resume(ctx: Context) -> Result<(), Failure> {
     let again = b.acquire_read(&scope, &mine).await?.detach();
     ensure_eq!((&again.id, again.token), (&reader.id, reader.token));
     ensure_eq!(b.readers_and_writer(&scope).await?.len(), 1, "readers");
-    b.release_deed(&again, ReleaseOutcome::Plain).await?;
+    b.release_grant(&again, ReleaseOutcome::Plain).await?;
     let writer = a.acquire_write(&scope, &mine).await?.detach();
     let again = b.acquire_write(&scope, &mine).await?;
     ensure_eq!(again.token(), writer.token);

@@ -1,9 +1,9 @@
-//! Leases, waiters and deeds.
+//! Leases, waiters and grants.
 
 use std::time::Duration;
 
 use tenure::Error;
-use tenure::lease::{Deed, LeaseInfo, Owner, Renewed, WaiterInfo};
+use tenure::lease::{LeaseGrant, LeaseInfo, Owner, Renewed, WaiterInfo};
 
 use super::{ms_down, ms_up};
 use crate::v1;
@@ -23,8 +23,8 @@ pub fn lease_of(info: &LeaseInfo) -> v1::Lease {
 }
 
 /// What is left to reap of a lease.
-pub fn remains_of(info: &LeaseInfo) -> v1::Remains {
-    v1::Remains {
+pub fn orphan_of(info: &LeaseInfo) -> v1::Orphan {
+    v1::Orphan {
         scope: info.id.clone(),
         holder: info.holder.to_string(),
         token: info.token,
@@ -40,39 +40,39 @@ pub fn waiter_of(info: &WaiterInfo) -> v1::Waiter {
     v1::Waiter { owner: info.owner.to_string(), place: info.place, since_ms: info.since_ms }
 }
 
-impl From<&Deed> for v1::Deed {
-    fn from(deed: &Deed) -> Self {
+impl From<&LeaseGrant> for v1::LeaseGrant {
+    fn from(grant: &LeaseGrant) -> Self {
         Self {
-            scope: deed.id.clone(),
-            token: deed.token,
-            nonce: deed.nonce.clone(),
-            revision: deed.revision,
-            ttl_ms: ms_up(deed.ttl),
-            owner: deed.owner.to_string(),
-            reapable: deed.reapable,
-            line: deed.line.clone(),
+            scope: grant.id.clone(),
+            token: grant.token,
+            nonce: grant.nonce.clone(),
+            revision: grant.revision,
+            ttl_ms: ms_up(grant.ttl),
+            owner: grant.owner.to_string(),
+            reapable: grant.reapable,
+            queue: grant.queue.clone(),
         }
     }
 }
 
-impl TryFrom<v1::Deed> for Deed {
+impl TryFrom<v1::LeaseGrant> for LeaseGrant {
     type Error = Error;
 
-    fn try_from(deed: v1::Deed) -> Result<Self, Error> {
-        let Some((name, start)) = deed.owner.split_once('#') else {
+    fn try_from(grant: v1::LeaseGrant) -> Result<Self, Error> {
+        let Some((name, start)) = grant.owner.split_once('#') else {
             let reason =
-                "it is the one of a deed, written name#start; send the deed back as it came";
-            return Err(Error::invalid(format!("owner {:?}", deed.owner), reason));
+                "it is the one of a grant, written name#start; send the grant back as it came";
+            return Err(Error::invalid(format!("owner {:?}", grant.owner), reason));
         };
         Ok(Self {
             owner: Owner::from_parts(name, start)?,
-            line: if deed.line.is_empty() { deed.scope.clone() } else { deed.line },
-            id: deed.scope,
-            token: deed.token,
-            nonce: deed.nonce,
-            revision: deed.revision,
-            ttl: Duration::from_millis(deed.ttl_ms),
-            reapable: deed.reapable,
+            queue: if grant.queue.is_empty() { grant.scope.clone() } else { grant.queue },
+            id: grant.scope,
+            token: grant.token,
+            nonce: grant.nonce,
+            revision: grant.revision,
+            ttl: Duration::from_millis(grant.ttl_ms),
+            reapable: grant.reapable,
             // Known to the one who asked for it, and to nobody since.
             remaining: Duration::ZERO,
         })

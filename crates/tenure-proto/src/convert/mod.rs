@@ -14,7 +14,7 @@ mod watch;
 
 pub(crate) use commit::{expect as expectation, expected};
 
-pub use lease::{lease_of, remains_of, waiter_of};
+pub use lease::{lease_of, orphan_of, waiter_of};
 
 use std::time::Duration;
 

@@ -1351,7 +1351,7 @@ pub struct Terms {
 }
 /// What it takes to renew and release a lease, at any replica.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Deed {
+pub struct LeaseGrant {
     #[prost(string, tag = "1")]
     pub scope: ::prost::alloc::string::String,
     /// Greater than that of every earlier holder.
@@ -1370,9 +1370,9 @@ pub struct Deed {
     pub owner: ::prost::alloc::string::String,
     #[prost(bool, tag = "7")]
     pub reapable: bool,
-    /// The line in which others wait for it: the scope, or the group of a slot.
+    /// The wait queue of those who want it: the scope, or the group of a slot.
     #[prost(string, tag = "8")]
-    pub line: ::prost::alloc::string::String,
+    pub queue: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AcquireRequest {
@@ -1384,7 +1384,7 @@ pub struct AcquireRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcquireResponse {
     #[prost(message, optional, tag = "1")]
-    pub deed: ::core::option::Option<Deed>,
+    pub grant: ::core::option::Option<LeaseGrant>,
     /// How long the holder may act, counted from when the client sent its last message or, if it waited,
     /// from when the server sent the request that was granted. Clients count from before they asked and
     /// renew at once if that leaves too little.
@@ -1394,7 +1394,7 @@ pub struct AcquireResponse {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RenewRequest {
     #[prost(message, repeated, tag = "1")]
-    pub deeds: ::prost::alloc::vec::Vec<Deed>,
+    pub grants: ::prost::alloc::vec::Vec<LeaseGrant>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Renewed {
@@ -1422,14 +1422,14 @@ pub struct Renewal {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RenewResponse {
-    /// One for each deed, in their order.
+    /// One for each grant, in their order.
     #[prost(message, repeated, tag = "1")]
     pub renewed: ::prost::alloc::vec::Vec<Renewed>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseRequest {
     #[prost(message, optional, tag = "1")]
-    pub deed: ::core::option::Option<Deed>,
+    pub grant: ::core::option::Option<LeaseGrant>,
     /// With what it is released; for the log, and for hooks where the server has them.
     #[prost(oneof = "release_request::Outcome", tags = "2, 3")]
     pub outcome: ::core::option::Option<release_request::Outcome>,
@@ -1450,7 +1450,7 @@ pub struct ReleaseResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HandOverRequest {
     #[prost(message, optional, tag = "1")]
-    pub deed: ::core::option::Option<Deed>,
+    pub grant: ::core::option::Option<LeaseGrant>,
     /// `name` or `name#start` of somebody who waits.
     #[prost(string, tag = "2")]
     pub successor: ::prost::alloc::string::String,
@@ -1497,7 +1497,7 @@ pub struct AskToHandOverResponse {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ProclaimRequest {
     #[prost(message, optional, tag = "1")]
-    pub deed: ::core::option::Option<Deed>,
+    pub grant: ::core::option::Option<LeaseGrant>,
     #[prost(btree_map = "string, string", tag = "2")]
     pub metadata: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -1587,7 +1587,7 @@ pub struct ListLeasesResponse {
     pub leases: ::prost::alloc::vec::Vec<Lease>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RemainsRequest {
+pub struct ListOrphansRequest {
     /// All if empty.
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
@@ -1596,13 +1596,13 @@ pub struct RemainsRequest {
     pub children: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RemainsResponse {
+pub struct ListOrphansResponse {
     #[prost(message, repeated, tag = "1")]
-    pub remains: ::prost::alloc::vec::Vec<Remains>,
+    pub orphans: ::prost::alloc::vec::Vec<Orphan>,
 }
 /// A lease as it was, of which something is left to do.
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Remains {
+pub struct Orphan {
     #[prost(string, tag = "1")]
     pub scope: ::prost::alloc::string::String,
     /// `name#start`.
@@ -1626,7 +1626,7 @@ pub struct Remains {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReapRequest {
-    /// These three as `Remains` told them.
+    /// These three as `Orphan` told them.
     #[prost(string, tag = "1")]
     pub scope: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -1679,7 +1679,7 @@ pub struct Ended {
 pub struct SessionRequest {
     /// Leases to keep alive from now on.
     #[prost(message, repeated, tag = "1")]
-    pub attach: ::prost::alloc::vec::Vec<Deed>,
+    pub attach: ::prost::alloc::vec::Vec<LeaseGrant>,
     /// Scopes to keep no longer; they are not released.
     #[prost(string, repeated, tag = "2")]
     pub detach: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
@@ -1723,7 +1723,7 @@ pub struct AcquireSlotRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcquireSlotResponse {
     #[prost(message, optional, tag = "1")]
-    pub deed: ::core::option::Option<Deed>,
+    pub grant: ::core::option::Option<LeaseGrant>,
     #[prost(uint32, tag = "2")]
     pub index: u32,
     #[prost(uint64, tag = "3")]
@@ -1796,7 +1796,7 @@ pub mod leases_client {
     use tonic::codegen::http::Uri;
     /// Leases: a scope held by one owner until a deadline, with a fencing token.
     ///
-    /// The server keeps nothing about a lease that the store does not keep: whoever has its deed renews and
+    /// The server keeps nothing about a lease that the store does not keep: whoever has its grant renews and
     /// releases it at any replica.
     #[derive(Debug, Clone)]
     pub struct LeasesClient<T> {
@@ -2067,11 +2067,11 @@ pub mod leases_client {
             self.inner.unary(req, path, codec).await
         }
         /// What is left to reap of a namespace: leases that were reapable and ended without a release.
-        pub async fn remains(
+        pub async fn list_orphans(
             &mut self,
-            request: impl tonic::IntoRequest<super::RemainsRequest>,
+            request: impl tonic::IntoRequest<super::ListOrphansRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::RemainsResponse>,
+            tonic::Response<super::ListOrphansResponse>,
             tonic::Status,
         > {
             self.inner
@@ -2083,9 +2083,12 @@ pub mod leases_client {
                     )
                 })?;
             let codec = crate::codec::Compact::default();
-            let path = http::uri::PathAndQuery::from_static("/tenure.v1.Leases/Remains");
+            let path = http::uri::PathAndQuery::from_static(
+                "/tenure.v1.Leases/ListOrphans",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Leases", "Remains"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tenure.v1.Leases", "ListOrphans"));
             self.inner.unary(req, path, codec).await
         }
         /// Reaps one of them, together with a commit: all or nothing, and once, however many reap.
@@ -2230,10 +2233,13 @@ pub mod leases_server {
             tonic::Status,
         >;
         /// What is left to reap of a namespace: leases that were reapable and ended without a release.
-        async fn remains(
+        async fn list_orphans(
             &self,
-            request: tonic::Request<super::RemainsRequest>,
-        ) -> std::result::Result<tonic::Response<super::RemainsResponse>, tonic::Status>;
+            request: tonic::Request<super::ListOrphansRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListOrphansResponse>,
+            tonic::Status,
+        >;
         /// Reaps one of them, together with a commit: all or nothing, and once, however many reap.
         async fn reap(
             &self,
@@ -2266,7 +2272,7 @@ pub mod leases_server {
     }
     /// Leases: a scope held by one owner until a deadline, with a fencing token.
     ///
-    /// The server keeps nothing about a lease that the store does not keep: whoever has its deed renews and
+    /// The server keeps nothing about a lease that the store does not keep: whoever has its grant renews and
     /// releases it at any replica.
     #[derive(Debug)]
     pub struct LeasesServer<T> {
@@ -2733,23 +2739,25 @@ pub mod leases_server {
                     };
                     Box::pin(fut)
                 }
-                "/tenure.v1.Leases/Remains" => {
+                "/tenure.v1.Leases/ListOrphans" => {
                     #[allow(non_camel_case_types)]
-                    struct RemainsSvc<T: Leases>(pub Arc<T>);
-                    impl<T: Leases> tonic::server::UnaryService<super::RemainsRequest>
-                    for RemainsSvc<T> {
-                        type Response = super::RemainsResponse;
+                    struct ListOrphansSvc<T: Leases>(pub Arc<T>);
+                    impl<
+                        T: Leases,
+                    > tonic::server::UnaryService<super::ListOrphansRequest>
+                    for ListOrphansSvc<T> {
+                        type Response = super::ListOrphansResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::RemainsRequest>,
+                            request: tonic::Request<super::ListOrphansRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Leases>::remains(&inner, request).await
+                                <T as Leases>::list_orphans(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -2760,7 +2768,7 @@ pub mod leases_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = RemainsSvc(inner);
+                        let method = ListOrphansSvc(inner);
                         let codec = crate::codec::Compact::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use tenure::Error;
 use tenure::lease::{
-    Deed, Election, LeaseEvent, LeaseInfo, LeaseWatch, Metadata, Namespace, Owner, ReleaseOutcome,
-    Renewed, Scope, Status, Terms, Wait,
+    Election, LeaseEvent, LeaseGrant, LeaseInfo, LeaseWatch, Metadata, Namespace, Owner,
+    ReleaseOutcome, Renewed, Scope, Status, Terms, Wait,
 };
 
 use super::records::about;
@@ -45,7 +45,7 @@ pub type Shown = Status;
 impl View {
     /// Acquires a scope for an owner. Dropping the future gives up. The same owner asking again gets what
     /// it has.
-    pub async fn acquire(&self, scope: &Scope, asked: &Asked) -> Result<Deed, Fault> {
+    pub async fn acquire(&self, scope: &Scope, asked: &Asked) -> Result<LeaseGrant, Fault> {
         self.require(Action::LeasesHold, scope.as_str())?;
         let terms = self.terms(asked)?;
         let acquiring = pin!(self.part.coordinator.acquire(scope, &terms));
@@ -131,21 +131,21 @@ impl View {
 
     /// Starts the lives of leases anew, many at once. Each has an answer that stands alone, also where the
     /// caller may not. Whoever is nobody any more gets no answer at all.
-    pub async fn renew(&self, deeds: &[Deed]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
-        let mut answers = Vec::with_capacity(deeds.len());
-        for deed in deeds {
-            match self.may_hold(deed) {
+    pub async fn renew(&self, grants: &[LeaseGrant]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
+        let mut answers = Vec::with_capacity(grants.len());
+        for grant in grants {
+            match self.may_hold(grant) {
                 Err(fault @ Fault::Unauthenticated(_)) => return Err(fault),
                 allowed => answers.push(allowed),
             }
         }
-        let allowed: Vec<Deed> = deeds
+        let allowed: Vec<LeaseGrant> = grants
             .iter()
             .zip(&answers)
             .filter(|(_, allowed)| allowed.is_ok())
-            .map(|(deed, _)| deed.clone())
+            .map(|(grant, _)| grant.clone())
             .collect();
-        let mut renewed = self.part.coordinator.renew_deeds(&allowed).await.into_iter();
+        let mut renewed = self.part.coordinator.renew_grants(&allowed).await.into_iter();
         let silent = || Error::unknown("server", "nothing is known about it");
         let answer = |allowed: Result<(), Fault>| {
             allowed.and_then(|()| Ok(renewed.next().unwrap_or_else(|| Err(silent()))?))
@@ -153,14 +153,14 @@ impl View {
         Ok(answers.into_iter().map(answer).collect())
     }
 
-    /// The same for deeds as they came, of which some may make no sense.
+    /// The same for grants as they came, of which some may make no sense.
     pub async fn renew_given(
         &self,
-        deeds: Vec<tenure::Result<Deed>>,
+        grants: Vec<tenure::Result<LeaseGrant>>,
     ) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
-        let sound: Vec<Deed> = deeds.iter().flatten().cloned().collect();
+        let sound: Vec<LeaseGrant> = grants.iter().flatten().cloned().collect();
         let mut renewed = self.renew(&sound).await?.into_iter();
-        let answers = deeds.into_iter().filter_map(|deed| match deed {
+        let answers = grants.into_iter().filter_map(|grant| match grant {
             Ok(_) => renewed.next(),
             Err(error) => Some(Err(error.into())),
         });
@@ -168,31 +168,35 @@ impl View {
     }
 
     /// Lets go.
-    pub async fn release(&self, deed: &Deed, outcome: ReleaseOutcome<'_>) -> Result<(), Fault> {
-        self.may_hold(deed)?;
-        Ok(self.part.coordinator.release_deed(deed, outcome).await?)
+    pub async fn release(
+        &self,
+        grant: &LeaseGrant,
+        outcome: ReleaseOutcome<'_>,
+    ) -> Result<(), Fault> {
+        self.may_hold(grant)?;
+        Ok(self.part.coordinator.release_grant(grant, outcome).await?)
     }
 
     /// Passes a lease on to somebody who waits for it.
-    pub async fn hand_over(&self, deed: &Deed, successor: &str) -> Result<(), Fault> {
-        self.may_hold(deed)?;
-        Ok(self.part.coordinator.hand_over_deed(deed, successor).await?)
+    pub async fn hand_over(&self, grant: &LeaseGrant, successor: &str) -> Result<(), Fault> {
+        self.may_hold(grant)?;
+        Ok(self.part.coordinator.hand_over_grant(grant, successor).await?)
     }
 
     /// Tells everybody something else about the holder.
-    pub async fn proclaim(&self, deed: &Deed, metadata: Metadata) -> Result<Renewed, Fault> {
-        self.may_hold(deed)?;
-        Ok(self.part.coordinator.proclaim_deed(deed, metadata).await?)
+    pub async fn proclaim(&self, grant: &LeaseGrant, metadata: Metadata) -> Result<Renewed, Fault> {
+        self.may_hold(grant)?;
+        Ok(self.part.coordinator.proclaim_grant(grant, metadata).await?)
     }
 
-    /// Whether the caller may act on this deed. It comes from outside, and so does the line that it names:
+    /// Whether the caller may act on this grant. It comes from outside, and so does the line that it names:
     /// whoever is passed a lease is taken out of that.
-    pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
-        self.may_hold_lease(&deed.id)?;
-        if deed.line == deed.id {
+    pub fn may_hold(&self, grant: &LeaseGrant) -> Result<(), Fault> {
+        self.may_hold_lease(&grant.id)?;
+        if grant.queue == grant.id {
             return Ok(());
         }
-        self.require(Action::LeasesHold, &about(&deed.line))
+        self.require(Action::LeasesHold, &about(&grant.queue))
     }
 
     /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
@@ -339,8 +343,8 @@ mod tests {
         let acquiring = view.acquire(&scope, &asked);
         let size = size_of_val(&acquiring);
         assert!(size <= 3_072, "{size} bytes");
-        let deed = acquiring.await.unwrap();
-        let size = size_of_val(&view.release(&deed, ReleaseOutcome::Plain));
+        let grant = acquiring.await.unwrap();
+        let size = size_of_val(&view.release(&grant, ReleaseOutcome::Plain));
         assert!(size <= 1_024, "{size} bytes");
     }
 }

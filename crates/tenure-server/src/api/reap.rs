@@ -12,13 +12,13 @@ use crate::Fault;
 
 impl View {
     /// What is left to reap of a namespace, or everywhere.
-    pub async fn remains(
+    pub async fn orphans(
         &self,
         namespace: Option<&Namespace>,
         children: bool,
     ) -> Result<Vec<LeaseInfo>, Fault> {
         self.may_read_leases(namespace, children)?;
-        Ok(self.part.coordinator.remains(namespace, children).await?)
+        Ok(self.part.coordinator.orphans(namespace, children).await?)
     }
 
     /// Reaps one of them, together with a commit. Whether it was there to reap.

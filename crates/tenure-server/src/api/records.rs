@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 
 use tenure::Error;
-use tenure::lease::{HAND_OVER, LEASE, READERS, REMAINS, REVOKED, SLOTS, WAITER};
+use tenure::lease::{HAND_OVER, LEASE, ORPHAN, READERS, REVOKED, SLOTS, WAITER};
 use tenure::store::{Check, Commit, Expect, Put, Write};
 
 use super::View;
@@ -23,7 +23,7 @@ use crate::auth::audit::Notable;
 
 /// Whether a kind belongs to leases.
 pub(super) fn is_of_leases(kind: &str) -> bool {
-    matches!(kind, LEASE | WAITER | REMAINS | SLOTS | READERS | REVOKED | HAND_OVER)
+    matches!(kind, LEASE | WAITER | ORPHAN | SLOTS | READERS | REVOKED | HAND_OVER)
 }
 
 /// What the id of a record of leases is about, as permissions see it: its scope, which is what comes

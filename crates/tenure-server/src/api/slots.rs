@@ -1,6 +1,6 @@
 //! Slots, held on behalf of callers who are elsewhere.
 
-use tenure::lease::{Deed, Namespace, SlotInfo, SlotsSize, WaiterInfo};
+use tenure::lease::{LeaseGrant, Namespace, SlotInfo, SlotsSize, WaiterInfo};
 
 use super::records::group;
 use super::{Asked, View};
@@ -26,7 +26,7 @@ impl View {
         namespace: &Namespace,
         count: u32,
         asked: &Asked,
-    ) -> Result<(Deed, u32), Fault> {
+    ) -> Result<(LeaseGrant, u32), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::LeasesHold, &group)?;
         let terms = self.terms(asked)?;

@@ -3,9 +3,9 @@
 use std::pin::pin;
 
 use futures::StreamExt;
-use tenure::lease::{Deed, Namespace, ReleaseOutcome as Outcome};
+use tenure::lease::{LeaseGrant, Namespace, ReleaseOutcome as Outcome};
 use tenure::store::Commit;
-use tenure_proto::convert::{lease_of, ms_down, need, remains_of, waiter_of};
+use tenure_proto::convert::{lease_of, ms_down, need, orphan_of, waiter_of};
 use tenure_proto::v1;
 use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
@@ -26,9 +26,9 @@ impl Service {
     }
 }
 
-/// The deed of a request, which must have one.
-fn deed(deed: Option<v1::Deed>) -> Result<Deed, Fault> {
-    Ok(need(deed, "deed")?.try_into()?)
+/// The grant of a request, which must have one.
+fn grant(grant: Option<v1::LeaseGrant>) -> Result<LeaseGrant, Fault> {
+    Ok(need(grant, "grant")?.try_into()?)
 }
 
 /// The namespace of a request; without one it is about all of them.
@@ -46,9 +46,9 @@ impl Leases for Service {
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
         let asked = asked(request.terms)?;
-        let deed = view.acquiring(&asked, pin!(view.acquire(&scope, &asked))).await?;
-        let remaining_ms = ms_down(deed.remaining);
-        Ok(Response::new(v1::AcquireResponse { deed: Some((&deed).into()), remaining_ms }))
+        let grant = view.acquiring(&asked, pin!(view.acquire(&scope, &asked))).await?;
+        let remaining_ms = ms_down(grant.remaining);
+        Ok(Response::new(v1::AcquireResponse { grant: Some((&grant).into()), remaining_ms }))
     }
 
     async fn renew(
@@ -56,8 +56,8 @@ impl Leases for Service {
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
         let view = view(&self.api, &request)?;
-        let deeds = request.into_inner().deeds.into_iter().map(Deed::try_from).collect();
-        let renewed = view.write(pin!(view.renew_given(deeds))).await?.into_iter();
+        let grants = request.into_inner().grants.into_iter().map(LeaseGrant::try_from).collect();
+        let renewed = view.write(pin!(view.renew_given(grants))).await?.into_iter();
         Ok(Response::new(v1::RenewResponse { renewed: renewed.map(renewed_of).collect() }))
     }
 
@@ -73,8 +73,8 @@ impl Leases for Service {
             Some(Given::Ok(value)) => Outcome::Ok(value),
             Some(Given::Fail(error)) => Outcome::Fail(error),
         };
-        let deed = deed(request.deed.clone())?;
-        view.write(pin!(view.release(&deed, outcome))).await?;
+        let grant = grant(request.grant.clone())?;
+        view.write(pin!(view.release(&grant, outcome))).await?;
         Ok(Response::new(v1::ReleaseResponse {}))
     }
 
@@ -84,8 +84,8 @@ impl Leases for Service {
     ) -> Result<Response<v1::HandOverResponse>, Status> {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
-        let deed = deed(request.deed)?;
-        view.write(pin!(view.hand_over(&deed, &request.successor))).await?;
+        let grant = grant(request.grant)?;
+        view.write(pin!(view.hand_over(&grant, &request.successor))).await?;
         Ok(Response::new(v1::HandOverResponse {}))
     }
 
@@ -106,8 +106,8 @@ impl Leases for Service {
     ) -> Result<Response<v1::ProclaimResponse>, Status> {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
-        let deed = deed(request.deed)?;
-        let renewed = view.write(pin!(view.proclaim(&deed, request.metadata))).await?;
+        let grant = grant(request.grant)?;
+        let renewed = view.write(pin!(view.proclaim(&grant, request.metadata))).await?;
         Ok(Response::new(v1::ProclaimResponse { renewal: Some((&renewed).into()) }))
     }
 
@@ -148,16 +148,16 @@ impl Leases for Service {
         Ok(Response::new(v1::ListLeasesResponse { leases: leases.iter().map(lease_of).collect() }))
     }
 
-    async fn remains(
+    async fn list_orphans(
         &self,
-        request: Request<v1::RemainsRequest>,
-    ) -> Result<Response<v1::RemainsResponse>, Status> {
+        request: Request<v1::ListOrphansRequest>,
+    ) -> Result<Response<v1::ListOrphansResponse>, Status> {
         let view = view(&self.api, &request)?;
         let request = request.into_inner();
         let namespace = namespace(&request.namespace)?;
-        let listing = pin!(view.remains(namespace.as_ref(), request.children));
-        let remains = view.read(listing).await?.iter().map(remains_of).collect();
-        Ok(Response::new(v1::RemainsResponse { remains }))
+        let listing = pin!(view.orphans(namespace.as_ref(), request.children));
+        let orphans = view.read(listing).await?.iter().map(orphan_of).collect();
+        Ok(Response::new(v1::ListOrphansResponse { orphans }))
     }
 
     async fn reap(

@@ -1,6 +1,6 @@
 //! A session: all leases of a client, kept alive by one message.
 //!
-//! The client attaches deeds; every message of its renews all of them, in as few round trips as the
+//! The client attaches grants; every message of its renews all of them, in as few round trips as the
 //! store allows. Each stands alone: what may not or cannot be kept is told and dropped, the others stay.
 //! A stream that the client closes frees what is attached; one that breaks or is cancelled leaves it to
 //! expire or to be attached elsewhere. The server remembers nothing beyond the stream, so a session
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use tenure::Error;
-use tenure::lease::{Deed, ReleaseOutcome};
+use tenure::lease::{LeaseGrant, ReleaseOutcome};
 use tenure_proto::convert::ms_down;
 use tenure_proto::v1;
 use tokio::sync::mpsc;
@@ -40,7 +40,7 @@ pub(super) fn start(
     let (replies, outgoing) = mpsc::channel(UNREAD);
     tokio::spawn(async move {
         let _room = room;
-        let session = Session { view, deeds: BTreeMap::new(), answered: 0 };
+        let session = Session { view, grants: BTreeMap::new(), answered: 0 };
         session.run(incoming, &replies).await;
     });
     Box::pin(ReceiverStream::new(outgoing))
@@ -48,7 +48,7 @@ pub(super) fn start(
 
 struct Session {
     view: View,
-    deeds: BTreeMap<String, Deed>,
+    grants: BTreeMap<String, LeaseGrant>,
     answered: u64,
 }
 
@@ -84,7 +84,7 @@ impl Session {
                 Ok(None) if !told => return self.free().await,
                 Ok(None) => return,
                 Err(status) => {
-                    tracing::debug!(%status, leases = self.deeds.len(), "a session broke");
+                    tracing::debug!(%status, leases = self.grants.len(), "a session broke");
                     return;
                 }
             }
@@ -93,12 +93,12 @@ impl Session {
 
     async fn answer(&mut self, message: v1::SessionRequest) -> Result<v1::SessionResponse, Fault> {
         for scope in &message.detach {
-            self.deeds.remove(scope);
+            self.grants.remove(scope);
         }
         let mut lost = Vec::new();
-        for deed in message.attach {
-            let (scope, token) = (deed.scope.clone(), deed.token);
-            match self.attach(deed) {
+        for grant in message.attach {
+            let (scope, token) = (grant.scope.clone(), grant.token);
+            match self.attach(grant) {
                 Ok(()) => {}
                 Err(fault @ Fault::Unauthenticated(_)) => return Err(fault),
                 Err(fault) => lost.push(v1::Lost { scope, token, error: Some(fault.wire()) }),
@@ -107,36 +107,36 @@ impl Session {
         self.renew(lost).await
     }
 
-    fn attach(&mut self, deed: v1::Deed) -> Result<(), Fault> {
-        let deed = Deed::try_from(deed)?;
-        self.view.may_hold(&deed)?;
-        if self.deeds.len() >= LEASES && !self.deeds.contains_key(&deed.id) {
+    fn attach(&mut self, grant: v1::LeaseGrant) -> Result<(), Fault> {
+        let grant = LeaseGrant::try_from(grant)?;
+        self.view.may_hold(&grant)?;
+        if self.grants.len() >= LEASES && !self.grants.contains_key(&grant.id) {
             let (max, got) = (LEASES as u64, LEASES as u64 + 1);
             return Err(Error::LimitExceeded { limit: "leases of a session", max, got }.into());
         }
-        self.deeds.insert(deed.id.clone(), deed);
+        self.grants.insert(grant.id.clone(), grant);
         Ok(())
     }
 
     /// Renews all. What is lost is told and dropped; what could not be renewed now stays, and its
     /// life is not counted on.
     async fn renew(&mut self, mut lost: Vec<v1::Lost>) -> Result<v1::SessionResponse, Fault> {
-        let deeds: Vec<Deed> = self.deeds.values().cloned().collect();
+        let grants: Vec<LeaseGrant> = self.grants.values().cloned().collect();
         let mut shortest: Option<Duration> = None;
-        for (deed, renewed) in deeds.iter().zip(self.view.renew(&deeds).await?) {
+        for (grant, renewed) in grants.iter().zip(self.view.renew(&grants).await?) {
             match renewed {
                 Ok(renewed) => {
                     let left = renewed.remaining;
                     shortest = Some(shortest.map_or(left, |shortest| shortest.min(left)));
-                    self.deeds.insert(deed.id.clone(), deed.clone().renewed(&renewed));
+                    self.grants.insert(grant.id.clone(), grant.clone().renewed(&renewed));
                 }
                 Err(fault) if is_for_good(&fault) => {
-                    self.deeds.remove(&deed.id);
-                    let (scope, token) = (deed.id.clone(), deed.token);
+                    self.grants.remove(&grant.id);
+                    let (scope, token) = (grant.id.clone(), grant.token);
                     lost.push(v1::Lost { scope, token, error: Some(fault.wire()) });
                 }
                 Err(fault) => {
-                    tracing::debug!(%fault, lease = %deed.id, "not renewed");
+                    tracing::debug!(%fault, lease = %grant.id, "not renewed");
                     shortest = Some(Duration::ZERO);
                 }
             }
@@ -148,16 +148,16 @@ impl Session {
     }
 
     async fn free(self) {
-        let Self { view, deeds, .. } = self;
-        let release = |deed: Deed| {
+        let Self { view, grants, .. } = self;
+        let release = |grant: LeaseGrant| {
             let view = &view;
             async move {
-                if let Err(error) = view.release(&deed, ReleaseOutcome::Plain).await {
-                    tracing::debug!(%error, lease = %deed.id, "stays until it expires");
+                if let Err(error) = view.release(&grant, ReleaseOutcome::Plain).await {
+                    tracing::debug!(%error, lease = %grant.id, "stays until it expires");
                 }
             }
         };
-        futures::stream::iter(deeds.into_values()).for_each_concurrent(AT_ONCE, release).await;
+        futures::stream::iter(grants.into_values()).for_each_concurrent(AT_ONCE, release).await;
     }
 }
 

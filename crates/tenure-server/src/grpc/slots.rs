@@ -37,10 +37,10 @@ impl Slots for Service {
         let request = request.into_inner();
         let (group, asked) = (group(&request.group)?, asked(request.terms)?);
         let acquiring = pin!(view.acquire_slot(&group, request.count, &asked));
-        let (deed, index) = view.acquiring(&asked, acquiring).await?;
-        let remaining_ms = ms_down(deed.remaining);
-        let deed = Some((&deed).into());
-        Ok(Response::new(v1::AcquireSlotResponse { deed, index, remaining_ms }))
+        let (grant, index) = view.acquiring(&asked, acquiring).await?;
+        let remaining_ms = ms_down(grant.remaining);
+        let grant = Some((&grant).into());
+        Ok(Response::new(v1::AcquireSlotResponse { grant, index, remaining_ms }))
     }
 
     async fn resize(

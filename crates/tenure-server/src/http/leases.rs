@@ -11,7 +11,7 @@ use super::answer::ok;
 use super::ask::{Asker, Json, Params};
 use super::error::ErrorBody;
 use super::terms::{
-    AcquireRequest, AcquiredView, DeedView, LeaseView, ReleaseRequest, RenewRequest,
+    AcquireRequest, AcquiredView, LeaseGrantView, LeaseView, ReleaseRequest, RenewRequest,
     RenewedAllView, RenewedView, WaiterView,
 };
 use crate::Fault;
@@ -43,8 +43,8 @@ pub(super) struct Done {}
 async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Result<Response, Fault> {
     let asked = request.asked();
     let scope = scope(&request.scope)?;
-    let deed = asker.acquire(&asked, asker.view.acquire(&scope, &asked)).await?;
-    Ok(ok(&AcquiredView::new(&deed, None)))
+    let grant = asker.acquire(&asked, asker.view.acquire(&scope, &asked)).await?;
+    Ok(ok(&AcquiredView::new(&grant, None)))
 }
 
 /// Starts the lives of leases anew, many at once. Each stands alone.
@@ -52,8 +52,8 @@ async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Resul
     request_body = RenewRequest,
     responses((status = 200, body = RenewedAllView), (status = "default", body = ErrorBody)))]
 async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
-    let deeds = request.deeds.iter().map(DeedView::deed).collect();
-    let renewed = asker.write(asker.view.renew_given(deeds)).await?;
+    let grants = request.grants.iter().map(LeaseGrantView::grant).collect();
+    let renewed = asker.write(asker.view.renew_given(grants)).await?;
     Ok(ok(&RenewedAllView::from(renewed)))
 }
 
@@ -66,8 +66,8 @@ async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Respon
         (status = "default", body = ErrorBody)))]
 async fn release(asker: Asker, Json(request): Json<ReleaseRequest>) -> Result<Response, Fault> {
     let outcome = request.outcome()?;
-    let deed = request.deed.deed()?;
-    asker.write(asker.view.release(&deed, outcome)).await?;
+    let grant = request.grant.grant()?;
+    asker.write(asker.view.release(&grant, outcome)).await?;
     Ok(ok(&Done {}))
 }
 
@@ -75,7 +75,7 @@ async fn release(asker: Asker, Json(request): Json<ReleaseRequest>) -> Result<Re
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct HandOverRequest {
-    deed: DeedView,
+    grant: LeaseGrantView,
     /// `name` or `name#start` of somebody who waits.
     successor: String,
 }
@@ -85,8 +85,8 @@ struct HandOverRequest {
     request_body = HandOverRequest,
     responses((status = 200, body = Done), (status = "default", body = ErrorBody)))]
 async fn hand_over(asker: Asker, Json(request): Json<HandOverRequest>) -> Result<Response, Fault> {
-    let deed = request.deed.deed()?;
-    asker.write(asker.view.hand_over(&deed, &request.successor)).await?;
+    let grant = request.grant.grant()?;
+    asker.write(asker.view.hand_over(&grant, &request.successor)).await?;
     Ok(ok(&Done {}))
 }
 
@@ -94,7 +94,7 @@ async fn hand_over(asker: Asker, Json(request): Json<HandOverRequest>) -> Result
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ProclaimRequest {
-    deed: DeedView,
+    grant: LeaseGrantView,
     metadata: Metadata,
 }
 
@@ -103,8 +103,8 @@ struct ProclaimRequest {
     request_body = ProclaimRequest,
     responses((status = 200, body = RenewedView), (status = "default", body = ErrorBody)))]
 async fn proclaim(asker: Asker, Json(request): Json<ProclaimRequest>) -> Result<Response, Fault> {
-    let deed = request.deed.deed()?;
-    let renewed = asker.write(asker.view.proclaim(&deed, request.metadata)).await?;
+    let grant = request.grant.grant()?;
+    let renewed = asker.write(asker.view.proclaim(&grant, request.metadata)).await?;
     Ok(ok(&RenewedView::from(&renewed)))
 }
 

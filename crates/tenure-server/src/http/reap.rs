@@ -17,13 +17,13 @@ use crate::Fault;
 use crate::api::Api;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::default().routes(routes!(remains)).routes(routes!(reap))
+    OpenApiRouter::default().routes(routes!(orphans)).routes(routes!(reap))
 }
 
 /// A lease as it was, of which something is left to do.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Remains)]
-struct RemainsView<'a> {
+#[schema(as = Orphan)]
+struct OrphanView<'a> {
     scope: &'a str,
     /// `name#start`.
     holder: String,
@@ -36,7 +36,7 @@ struct RemainsView<'a> {
     metadata: &'a Metadata,
 }
 
-impl<'a> From<&'a LeaseInfo> for RemainsView<'a> {
+impl<'a> From<&'a LeaseInfo> for OrphanView<'a> {
     fn from(info: &'a LeaseInfo) -> Self {
         Self {
             scope: &info.id,
@@ -52,23 +52,23 @@ impl<'a> From<&'a LeaseInfo> for RemainsView<'a> {
 
 /// What is left to reap, in order of scope.
 #[derive(Serialize, ToSchema)]
-#[schema(as = RemainsList)]
-struct RemainsListView<'a> {
-    remains: Vec<RemainsView<'a>>,
+#[schema(as = OrphanList)]
+struct OrphanListView<'a> {
+    orphans: Vec<OrphanView<'a>>,
 }
 
 /// What is left to reap: leases that were reapable and ended without a release.
-#[utoipa::path(get, path = "/v1/leases/remains", tag = "leases", operation_id = "listRemains",
+#[utoipa::path(get, path = "/v1/leases/orphans", tag = "leases", operation_id = "listOrphans",
     params(ListParams),
     responses(
-        (status = 200, body = RemainsListView),
+        (status = 200, body = OrphanListView),
         (status = 501, body = ErrorBody, description = "unsupported: nothing is left on this store"),
         (status = "default", body = ErrorBody)))]
-async fn remains(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
+async fn orphans(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
     let namespace = params.namespace()?;
-    let listing = asker.view.remains(namespace.as_ref(), params.children);
-    let remains = asker.read(listing).await?;
-    Ok(ok(&RemainsListView { remains: remains.iter().map(RemainsView::from).collect() }))
+    let listing = asker.view.orphans(namespace.as_ref(), params.children);
+    let orphans = asker.read(listing).await?;
+    Ok(ok(&OrphanListView { orphans: orphans.iter().map(OrphanView::from).collect() }))
 }
 
 /// Which remains, and what is to happen for them.

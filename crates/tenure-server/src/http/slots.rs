@@ -19,7 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::default().routes(routes!(acquire)).routes(routes!(resize)).routes(routes!(show))
 }
 
-/// Acquires a slot for an owner. Its deed is renewed, released and handed over like that of a lease.
+/// Acquires a slot for an owner. Its grant is renewed, released and handed over like that of a lease.
 #[utoipa::path(post, path = "/v1/slots/acquire", tag = "slots", operation_id = "acquireSlot",
     request_body = AcquireSlotRequest,
     responses(
@@ -33,8 +33,8 @@ async fn acquire(
     let asked = request.asked();
     let group: Namespace = request.group.parse()?;
     let acquiring = asker.view.acquire_slot(&group, request.count, &asked);
-    let (deed, index) = asker.acquire(&asked, acquiring).await?;
-    Ok(ok(&AcquiredView::new(&deed, Some(index))))
+    let (grant, index) = asker.acquire(&asked, acquiring).await?;
+    Ok(ok(&AcquiredView::new(&grant, Some(index))))
 }
 
 /// How many slots a group is to have.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::lease::{Deed, LeaseInfo, Metadata, ReleaseOutcome, Renewed, Wait, WaiterInfo};
+use tenure::lease::{LeaseGrant, LeaseInfo, Metadata, ReleaseOutcome, Renewed, Wait, WaiterInfo};
 use tenure::{Error, Result};
 use tenure_proto::convert::{ms_down, ms_up};
 use tenure_proto::v1;
@@ -83,9 +83,9 @@ asked!(AcquireSlotRequest);
 
 /// What it takes to renew and release a lease, at any replica: to be sent back as it came.
 #[derive(Deserialize, Serialize, ToSchema)]
-#[schema(as = Deed)]
+#[schema(as = LeaseGrant)]
 #[serde(deny_unknown_fields)]
-pub(super) struct DeedView {
+pub(super) struct LeaseGrantView {
     scope: String,
     /// Greater than that of every earlier holder.
     token: u64,
@@ -98,29 +98,29 @@ pub(super) struct DeedView {
     #[serde(default)]
     reapable: bool,
     #[serde(default)]
-    line: String,
+    queue: String,
 }
 
-impl From<&Deed> for DeedView {
-    fn from(deed: &Deed) -> Self {
-        let deed = v1::Deed::from(deed);
+impl From<&LeaseGrant> for LeaseGrantView {
+    fn from(grant: &LeaseGrant) -> Self {
+        let grant = v1::LeaseGrant::from(grant);
         Self {
-            scope: deed.scope,
-            token: deed.token,
-            nonce: deed.nonce,
-            revision: deed.revision,
-            ttl_ms: deed.ttl_ms,
-            owner: deed.owner,
-            reapable: deed.reapable,
-            line: deed.line,
+            scope: grant.scope,
+            token: grant.token,
+            nonce: grant.nonce,
+            revision: grant.revision,
+            ttl_ms: grant.ttl_ms,
+            owner: grant.owner,
+            reapable: grant.reapable,
+            queue: grant.queue,
         }
     }
 }
 
-impl DeedView {
-    /// The deed, if it can be one.
-    pub(super) fn deed(&self) -> Result<Deed> {
-        let deed = v1::Deed {
+impl LeaseGrantView {
+    /// The grant, if it can be one.
+    pub(super) fn grant(&self) -> Result<LeaseGrant> {
+        let grant = v1::LeaseGrant {
             scope: self.scope.clone(),
             token: self.token,
             nonce: self.nonce.clone(),
@@ -128,9 +128,9 @@ impl DeedView {
             ttl_ms: self.ttl_ms,
             owner: self.owner.clone(),
             reapable: self.reapable,
-            line: self.line.clone(),
+            queue: self.queue.clone(),
         };
-        deed.try_into()
+        grant.try_into()
     }
 }
 
@@ -138,7 +138,7 @@ impl DeedView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Acquired)]
 pub(super) struct AcquiredView {
-    deed: DeedView,
+    grant: LeaseGrantView,
     /// Which slot, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<u32>,
@@ -148,8 +148,8 @@ pub(super) struct AcquiredView {
 }
 
 impl AcquiredView {
-    pub(super) fn new(deed: &Deed, index: Option<u32>) -> Self {
-        Self { remaining_ms: ms_down(deed.remaining), deed: deed.into(), index }
+    pub(super) fn new(grant: &LeaseGrant, index: Option<u32>) -> Self {
+        Self { remaining_ms: ms_down(grant.remaining), grant: grant.into(), index }
     }
 }
 
@@ -157,7 +157,7 @@ impl AcquiredView {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RenewRequest {
-    pub(super) deeds: Vec<DeedView>,
+    pub(super) grants: Vec<LeaseGrantView>,
 }
 
 /// What became of them: one for each, in their order.
@@ -213,7 +213,7 @@ impl From<&Renewed> for RenewedView {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReleaseRequest {
-    pub(super) deed: DeedView,
+    pub(super) grant: LeaseGrantView,
     ok: Option<String>,
     fail: Option<String>,
 }

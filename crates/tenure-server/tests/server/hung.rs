@@ -96,7 +96,7 @@ async fn a_small_call_among_others_is_answered_too() -> Result<()> {
 async fn a_wait_takes_as_long_as_it_takes() -> Result<()> {
     let (server, plan) = start(8).await?;
     let leases = server.leases().await?;
-    let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
+    let grant = acquire(&leases, SCOPE, terms("a#1")).await?;
     let waiter = asking(&leases, SCOPE, waiting("b#1"));
     in_line(&leases, SCOPE, 1).await?;
     // By the time that this is given up, the wait has lasted longer than a request may.
@@ -105,7 +105,7 @@ async fn a_wait_takes_as_long_as_it_takes() -> Result<()> {
     let touches = vec![v1::Touch { key, revision: 1, ttl_ms: 1_000 }];
     let touched = server.store().await?.touch(v1::TouchRequest { touches }).await;
     told(touched, Code::Unknown, "unknown")?;
-    release(&leases, &deed).await?;
+    release(&leases, &grant).await?;
     ensure!(end_of(waiter).await??.owner == "b#1");
     Ok(())
 }

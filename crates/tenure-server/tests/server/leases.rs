@@ -65,22 +65,22 @@ async fn many_are_renewed_at_once_and_each_answer_stands_alone() -> Result<()> {
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let mut leases = server.leases().await?;
-        let mut deeds = Vec::new();
+        let mut grants = Vec::new();
         for n in 0..40 {
-            deeds.push(acquire(&leases, &format!("shop/{n}"), terms("a#1")).await?);
+            grants.push(acquire(&leases, &format!("shop/{n}"), terms("a#1")).await?);
         }
-        release(&leases, &deeds[7]).await?;
+        release(&leases, &grants[7]).await?;
         // One whose revision is out of date, and some that make no sense at all.
-        deeds[9].revision = 1;
-        deeds.push(v1::Deed { scope: "not a scope".into(), ..deeds[0].clone() });
-        deeds.push(v1::Deed { owner: String::new(), ..deeds[0].clone() });
-        let request = v1::RenewRequest { deeds: deeds.clone() };
+        grants[9].revision = 1;
+        grants.push(v1::LeaseGrant { scope: "not a scope".into(), ..grants[0].clone() });
+        grants.push(v1::LeaseGrant { owner: String::new(), ..grants[0].clone() });
+        let request = v1::RenewRequest { grants: grants.clone() };
         let renewed = leases.renew(request).await?.into_inner().renewed;
-        ensure!(renewed.len() == deeds.len());
+        ensure!(renewed.len() == grants.len());
         for (at, renewed) in renewed.into_iter().enumerate() {
             match (at, renewed.outcome.context("an outcome")?) {
                 (7, v1::renewed::Outcome::Error(error)) => {
-                    ensure!(error.code == "lost" && error.token == deeds[7].token, "{error:?}");
+                    ensure!(error.code == "lost" && error.token == grants[7].token, "{error:?}");
                 }
                 (40 | 41, v1::renewed::Outcome::Error(error)) => {
                     ensure!(error.code == "invalid", "{error:?}");
@@ -101,9 +101,9 @@ async fn a_lease_is_handed_over_to_a_waiter_by_name() -> Result<()> {
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let mut leases = server.leases().await?;
-        let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
+        let grant = acquire(&leases, SCOPE, terms("a#1")).await?;
         let hand_over =
-            |to: &str| v1::HandOverRequest { deed: Some(deed.clone()), successor: to.to_owned() };
+            |to: &str| v1::HandOverRequest { grant: Some(grant.clone()), successor: to.to_owned() };
         let nobody = leases.hand_over(hand_over("c")).await;
         let error = told(nobody, Code::InvalidArgument, "invalid")?;
         ensure!(error.message.contains('c'), "{error:?}");
@@ -113,7 +113,7 @@ async fn a_lease_is_handed_over_to_a_waiter_by_name() -> Result<()> {
         in_line(&leases, SCOPE, 2).await?;
         leases.hand_over(hand_over("c")).await?;
         let passed_on = end_of(second).await??;
-        ensure!(passed_on.owner == "c#1" && passed_on.token > deed.token);
+        ensure!(passed_on.owner == "c#1" && passed_on.token > grant.token);
         let late = leases.hand_over(hand_over("b")).await;
         told(late, Code::FailedPrecondition, "lost")?;
         release(&leases, &passed_on).await?;
@@ -128,16 +128,16 @@ async fn a_holder_proclaims_and_whoever_is_revoked_is_told() -> Result<()> {
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let mut leases = server.leases().await?;
-        let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
+        let grant = acquire(&leases, SCOPE, terms("a#1")).await?;
         let metadata = HashMap::from([("address".to_owned(), "10.0.0.1:80".to_owned())]);
         let proclaim = v1::ProclaimRequest {
-            deed: Some(deed.clone()),
+            grant: Some(grant.clone()),
             metadata: metadata.into_iter().collect(),
         };
         let renewal = leases.proclaim(proclaim.clone()).await?.into_inner().renewal;
         ensure!(renewal.context("a renewal")?.remaining_ms > 0);
         let lease = show(&leases, SCOPE).await?.holder.context("a holder")?;
-        ensure!(lease.metadata["address"] == "10.0.0.1:80" && lease.token == deed.token);
+        ensure!(lease.metadata["address"] == "10.0.0.1:80" && lease.token == grant.token);
         ensure!(lease.expires_in_ms.is_some() && lease.acquired_at_ms > 0, "{lease:?}");
         let revoke = |reason: &str| v1::RevokeRequest {
             scope: SCOPE.into(),
@@ -146,7 +146,7 @@ async fn a_holder_proclaims_and_whoever_is_revoked_is_told() -> Result<()> {
         };
         ensure!(leases.revoke(revoke("the disk is full")).await?.into_inner().revoked);
         ensure!(!leases.revoke(revoke("")).await?.into_inner().revoked, "nothing was left");
-        let renew = v1::RenewRequest { deeds: vec![deed.clone()] };
+        let renew = v1::RenewRequest { grants: vec![grant.clone()] };
         let renewed = leases.renew(renew).await?.into_inner().renewed;
         let Some(Some(v1::renewed::Outcome::Error(error))) = renewed.first().map(|r| &r.outcome)
         else {
@@ -164,7 +164,7 @@ async fn whoever_waits_is_shown_in_order_and_whoever_gives_up_leaves_no_trace() 
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let leases = server.leases().await?;
-        let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
+        let grant = acquire(&leases, SCOPE, terms("a#1")).await?;
         let given_up = asking(&leases, SCOPE, waiting("b#1"));
         in_line(&leases, SCOPE, 1).await?;
         let waiter = asking(&leases, SCOPE, waiting("c#1"));
@@ -176,7 +176,7 @@ async fn whoever_waits_is_shown_in_order_and_whoever_gives_up_leaves_no_trace() 
         ensure!(shown.waiters.iter().all(|waiter| waiter.since_ms > 0));
         given_up.abort();
         in_line(&leases, SCOPE, 1).await?;
-        release(&leases, &deed).await?;
+        release(&leases, &grant).await?;
         ensure!(end_of(waiter).await??.owner == "c#1");
         in_line(&leases, SCOPE, 0).await
     })
@@ -204,10 +204,10 @@ async fn whoever_gives_no_start_gets_one_and_leaves_nothing_behind() -> Result<(
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let leases = server.leases().await?;
-        let deed = acquire(&leases, SCOPE, terms("a")).await?;
-        ensure!(deed.owner.starts_with("a#") && deed.owner.len() > 4, "{deed:?}");
+        let grant = acquire(&leases, SCOPE, terms("a")).await?;
+        ensure!(grant.owner.starts_with("a#") && grant.owner.len() > 4, "{grant:?}");
         told(acquire(&leases, SCOPE, terms("a")).await, Code::FailedPrecondition, "held")?;
-        release(&leases, &deed).await?;
+        release(&leases, &grant).await?;
         ensure!(holder(&leases, SCOPE).await?.is_none());
         Ok(())
     })
@@ -252,12 +252,12 @@ async fn a_watch_tells_who_holds_and_what_ended() -> Result<()> {
         let first = next(&mut events).await?.context("a first message")?;
         ensure!(first.event.is_none(), "it watches from now on: {first:?}");
         acquire(&leases, "other/a", terms("a#1")).await?;
-        let deed = acquire(&leases, "shop/a", terms("a#1")).await?;
-        release(&leases, &deed).await?;
+        let grant = acquire(&leases, "shop/a", terms("a#1")).await?;
+        release(&leases, &grant).await?;
         let Some(Event::Held(lease)) = next(&mut events).await?.and_then(|e| e.event) else {
             anyhow::bail!("it is held");
         };
-        ensure!((&*lease.scope, lease.token) == ("shop/a", deed.token), "{lease:?}");
+        ensure!((&*lease.scope, lease.token) == ("shop/a", grant.token), "{lease:?}");
         let Some(Event::Ended(ended)) = next(&mut events).await?.and_then(|e| e.event) else {
             anyhow::bail!("it ended");
         };
@@ -283,17 +283,17 @@ async fn what_makes_no_sense_is_named() -> Result<()> {
         ensure!(error.message.contains(named), "{named}: {error:?}");
     }
     let good = acquire(&leases, "shop/a", terms("a#1")).await?;
-    for (deed, named) in [
-        (None, "deed"),
-        (Some(v1::Deed { owner: "x".into(), ..good.clone() }), "x"),
-        (Some(v1::Deed { scope: "?".into(), ..good.clone() }), "?"),
+    for (grant, named) in [
+        (None, "grant"),
+        (Some(v1::LeaseGrant { owner: "x".into(), ..good.clone() }), "x"),
+        (Some(v1::LeaseGrant { scope: "?".into(), ..good.clone() }), "?"),
     ] {
-        let request = v1::ReleaseRequest { deed, outcome: None };
+        let request = v1::ReleaseRequest { grant, outcome: None };
         let error = told(leases.release(request).await, Code::InvalidArgument, "invalid")?;
         ensure!(error.message.contains(named), "{named}: {error:?}");
     }
-    // A deed with somebody else's token does nothing to the lease.
-    let wrong = v1::Deed { token: good.token + 1, ..good.clone() };
+    // A grant with somebody else's token does nothing to the lease.
+    let wrong = v1::LeaseGrant { token: good.token + 1, ..good.clone() };
     told(release(&leases, &wrong).await, Code::FailedPrecondition, "lost")?;
     ensure!(holder(&leases, "shop/a").await?.as_deref() == Some("a#1"));
     Ok(())

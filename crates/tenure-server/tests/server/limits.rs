@@ -74,7 +74,7 @@ async fn too_many_waits_are_refused_and_the_room_is_given_back() -> Result<()> {
     let limits = ServerLimits { waiters_per_client: 2, ..ServerLimits::default() };
     let server = Serving::limited(limits).await?;
     let leases = server.leases().await?;
-    let deed = acquire(&leases, SCOPE, terms("a#1")).await?;
+    let grant = acquire(&leases, SCOPE, terms("a#1")).await?;
     let first = asking(&leases, SCOPE, waiting("b#1"));
     let second = asking(&leases, SCOPE, waiting("c#1"));
     in_line(&leases, SCOPE, 2).await?;
@@ -89,7 +89,7 @@ async fn too_many_waits_are_refused_and_the_room_is_given_back() -> Result<()> {
     in_line(&leases, SCOPE, 1).await?;
     let third = asking(&leases, SCOPE, waiting("d#1"));
     in_line(&leases, SCOPE, 2).await?;
-    release(&leases, &deed).await?;
+    release(&leases, &grant).await?;
     release(&leases, &end_of(first).await??).await?;
     release(&leases, &end_of(third).await??).await?;
     acquire(&leases, SCOPE, waiting("e#1")).await?;

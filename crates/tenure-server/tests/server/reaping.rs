@@ -31,25 +31,25 @@ fn trace(id: &str) -> v1::CommitRequest {
     v1::CommitRequest { writes: vec![write], ..v1::CommitRequest::default() }
 }
 
-async fn remains(leases: &Leases, namespace: &str) -> Result<Vec<v1::Remains>, Status> {
-    let request = v1::RemainsRequest { namespace: namespace.into(), children: true };
-    Ok(leases.clone().remains(request).await?.into_inner().remains)
+async fn orphans(leases: &Leases, namespace: &str) -> Result<Vec<v1::Orphan>, Status> {
+    let request = v1::ListOrphansRequest { namespace: namespace.into(), children: true };
+    Ok(leases.clone().list_orphans(request).await?.into_inner().orphans)
 }
 
-fn reap_of(left: &v1::Remains) -> v1::ReapRequest {
+fn reap_of(left: &v1::Orphan) -> v1::ReapRequest {
     let (scope, nonce, revision) = (left.scope.clone(), left.nonce.clone(), left.revision);
     v1::ReapRequest { scope, nonce, revision, commit: Some(trace(&left.scope)) }
 }
 
-async fn reap(leases: &Leases, left: &v1::Remains) -> Result<bool, Status> {
+async fn reap(leases: &Leases, left: &v1::Orphan) -> Result<bool, Status> {
     Ok(leases.clone().reap(reap_of(left)).await?.into_inner().reaped)
 }
 
 /// Resolves when so many are left.
-async fn left(leases: &Leases, namespace: &str, count: usize) -> Result<Vec<v1::Remains>> {
-    let look = || async { Ok(remains(leases, namespace).await?.len() == count) };
+async fn left(leases: &Leases, namespace: &str, count: usize) -> Result<Vec<v1::Orphan>> {
+    let look = || async { Ok(orphans(leases, namespace).await?.len() == count) };
     eventually(&format!("{count} are left of {namespace}"), look).await?;
-    Ok(remains(leases, namespace).await?)
+    Ok(orphans(leases, namespace).await?)
 }
 
 /// How often a trace was left.
@@ -76,7 +76,7 @@ async fn two_who_reap_at_once_reap_each_once_and_leave_alone_what_lives() -> Res
         let first = all.first().context("one")?;
         ensure!(first.scope == "jobs.eu/0" && first.holder == "w#1", "{first:?}");
         ensure!(first.token > 0 && first.acquired_at_ms > 0, "{first:?}");
-        let reaper = |leases: Leases, all: Vec<v1::Remains>| {
+        let reaper = |leases: Leases, all: Vec<v1::Orphan>| {
             tokio::spawn(async move {
                 let mut reaped = 0;
                 for left in &all {
@@ -91,7 +91,7 @@ async fn two_who_reap_at_once_reap_each_once_and_leave_alone_what_lives() -> Res
         for n in 0..8 {
             ensure!(traces(&a, &format!("jobs.eu/{n}")).await? == 1, "{n}");
         }
-        ensure!(remains(&here, "jobs").await?.is_empty());
+        ensure!(orphans(&here, "jobs").await?.is_empty());
         Ok(())
     })
     .await
@@ -103,19 +103,19 @@ async fn what_lives_is_held_and_what_does_not_fit_changes_nothing() -> Result<()
         let server = Serving::start(&store).await?;
         let leases = server.leases().await?;
         let reapable = v1::Terms { reapable: true, ..terms("a#1") };
-        let deed = acquire(&leases, "jobs/lives", reapable).await?;
-        // Its remains were written in the commit that acquired it.
-        let own = v1::Remains {
-            scope: deed.scope.clone(),
-            nonce: deed.nonce.clone(),
-            revision: deed.revision,
-            ..v1::Remains::default()
+        let grant = acquire(&leases, "jobs/lives", reapable).await?;
+        // Its orphan was written in the commit that acquired it.
+        let own = v1::Orphan {
+            scope: grant.scope.clone(),
+            nonce: grant.nonce.clone(),
+            revision: grant.revision,
+            ..v1::Orphan::default()
         };
         let error = told(reap(&leases, &own).await, Code::FailedPrecondition, "held")?;
         ensure!(error.holder.as_deref() == Some("a#1"), "{error:?}");
         acquire(&leases, "jobs/gone", brief("b#1")).await?;
         let gone = left(&leases, "jobs", 1).await?.remove(0);
-        let another = v1::Remains { revision: gone.revision + 1, ..gone.clone() };
+        let another = v1::Orphan { revision: gone.revision + 1, ..gone.clone() };
         told(reap(&leases, &another).await, Code::Aborted, "conflict")?;
         let mut request = reap_of(&gone);
         let key = Some(v1::Key { kind: "trace".into(), id: "no such".into() });
@@ -160,15 +160,16 @@ async fn whoever_may_hold_may_reap_and_write_what_it_may_write() {
     let mut leases = LeasesClient::new(client.channel.clone());
     let asks = v1::AcquireRequest { scope: "jobs.eu/a".into(), terms: Some(brief("w#1")) };
     leases.acquire(client.with(asks)).await.unwrap();
-    let list = |namespace: &str| v1::RemainsRequest { namespace: namespace.into(), children: true };
+    let list =
+        |namespace: &str| v1::ListOrphansRequest { namespace: namespace.into(), children: true };
     let left = || async {
         let request = client.as_with(&reader).with(list("jobs"));
-        leases.clone().remains(request).await.unwrap().into_inner().remains
+        leases.clone().list_orphans(request).await.unwrap().into_inner().orphans
     };
     until("it is left", || async { !left().await.is_empty() }).await;
     let gone = left().await.remove(0);
     for elsewhere in ["", "other"] {
-        let told = leases.remains(client.with(list(elsewhere))).await.unwrap_err();
+        let told = leases.list_orphans(client.with(list(elsewhere))).await.unwrap_err();
         assert_eq!(told.code(), Code::PermissionDenied, "{elsewhere}");
     }
     for other in [reader, poor] {

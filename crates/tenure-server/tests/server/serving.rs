@@ -177,11 +177,11 @@ pub(crate) async fn acquire(
     leases: &Leases,
     scope: &str,
     terms: v1::Terms,
-) -> Result<v1::Deed, Status> {
+) -> Result<v1::LeaseGrant, Status> {
     let request = v1::AcquireRequest { scope: scope.into(), terms: Some(terms) };
     let granted = leases.clone().acquire(request).await?.into_inner();
     assert!(granted.remaining_ms > 0, "granted for no time: {granted:?}");
-    granted.deed.ok_or_else(|| Status::internal("no deed"))
+    granted.grant.ok_or_else(|| Status::internal("no grant"))
 }
 
 /// Somebody who asks for a scope meanwhile.
@@ -189,13 +189,13 @@ pub(crate) fn asking(
     leases: &Leases,
     scope: &str,
     terms: v1::Terms,
-) -> JoinHandle<Result<v1::Deed, Status>> {
+) -> JoinHandle<Result<v1::LeaseGrant, Status>> {
     let (leases, scope) = (leases.clone(), scope.to_owned());
     tokio::spawn(async move { acquire(&leases, &scope, terms).await })
 }
 
-pub(crate) async fn release(leases: &Leases, deed: &v1::Deed) -> Result<(), Status> {
-    let request = v1::ReleaseRequest { deed: Some(deed.clone()), outcome: None };
+pub(crate) async fn release(leases: &Leases, grant: &v1::LeaseGrant) -> Result<(), Status> {
+    let request = v1::ReleaseRequest { grant: Some(grant.clone()), outcome: None };
     leases.clone().release(request).await.map(drop)
 }
 

@@ -32,7 +32,11 @@ impl Session {
     }
 
     /// Attaches and detaches, which renews all.
-    async fn say(&mut self, attach: &[v1::Deed], detach: &[&str]) -> Result<v1::SessionResponse> {
+    async fn say(
+        &mut self,
+        attach: &[v1::LeaseGrant],
+        detach: &[&str],
+    ) -> Result<v1::SessionResponse> {
         let detach = detach.iter().map(|scope| (*scope).to_owned()).collect();
         let request = v1::SessionRequest { attach: attach.to_vec(), detach };
         self.requests.send(request).await.context("the session is gone")?;
@@ -66,21 +70,21 @@ fn scope(n: usize) -> String {
     format!("shop/{n}")
 }
 
-async fn some(leases: &Leases, count: usize) -> Result<Vec<v1::Deed>> {
-    let mut deeds = Vec::new();
+async fn some(leases: &Leases, count: usize) -> Result<Vec<v1::LeaseGrant>> {
+    let mut grants = Vec::new();
     for n in 0..count {
-        deeds.push(acquire(leases, &scope(n), short("a#1")).await?);
+        grants.push(acquire(leases, &scope(n), short("a#1")).await?);
     }
-    Ok(deeds)
+    Ok(grants)
 }
 
 /// Renews all for longer than any of them would live by itself.
 async fn beat_through_a_life(session: &mut Session, leases: &Leases) -> Result<()> {
     // One more, which nobody renews.
-    let witness = "witness/of-a-life";
-    acquire(leases, witness, short("a#1")).await?;
+    let observer = "observer/of-a-life";
+    acquire(leases, observer, short("a#1")).await?;
     let mut beats = None;
-    while holder(leases, witness).await?.is_some() {
+    while holder(leases, observer).await?.is_some() {
         let answer = session.beat().await?;
         let left = answer.remaining_ms.context("a life")?;
         let expected = beats.map_or(answer.answered, |beats| beats + 1);
@@ -106,12 +110,12 @@ async fn one_message_renews_all_and_a_clean_close_frees_all_at_once() -> Result<
     on_each(|store| async move {
         let (a, b) = (Serving::start(&store).await?, Serving::start(&store).await?);
         let (here, there) = (a.leases().await?, b.leases().await?);
-        let mut deeds = some(&here, 20).await?;
+        let mut grants = some(&here, 20).await?;
         // The one that will be detached has to outlive what comes after that.
-        release(&here, &deeds[3]).await?;
-        deeds[3] = acquire(&here, &scope(3), terms("a#1")).await?;
+        release(&here, &grants[3]).await?;
+        grants[3] = acquire(&here, &scope(3), terms("a#1")).await?;
         let mut session = Session::open(&here).await?;
-        let answer = session.say(&deeds, &[]).await?;
+        let answer = session.say(&grants, &[]).await?;
         ensure!(answer.answered == 1 && answer.lost.is_empty(), "{answer:?}");
         beat_through_a_life(&mut session, &there).await?;
         let waiter = asking(&there, &scope(7), waiting("b#1"));
@@ -119,7 +123,7 @@ async fn one_message_renews_all_and_a_clean_close_frees_all_at_once() -> Result<
         session.say(&[], &[&scope(3)]).await?;
         session.close().await?;
         let next = end_of(waiter).await??;
-        ensure!(next.token > deeds[7].token);
+        ensure!(next.token > grants[7].token);
         // All but the one that was detached, which was not released, and the one that has another.
         ensure!(holder(&there, &scope(3)).await?.as_deref() == Some("a#1"));
         ensure!(held(&there, 20).await? == 2);
@@ -135,16 +139,16 @@ async fn a_broken_connection_frees_nothing_and_another_replica_goes_on() -> Resu
         let proxy = Proxy::start(a.address.port())?;
         let broken = LeasesClient::new(channel(proxy.port()).await?);
         let there = b.leases().await?;
-        let deeds = some(&there, 5).await?;
+        let grants = some(&there, 5).await?;
         let mut session = Session::open(&broken).await?;
-        session.say(&deeds, &[]).await?;
+        session.say(&grants, &[]).await?;
         proxy.shut();
         let gone = tokio::time::timeout(SOON, session.answers.message()).await?;
         ensure!(gone.is_err(), "the connection is cut: {gone:?}");
         a.without_streams().await?;
         ensure!(held(&there, 5).await? == 5, "freed though nobody said so");
         let mut moved = Session::open(&there).await?;
-        let answer = moved.say(&deeds, &[]).await?;
+        let answer = moved.say(&grants, &[]).await?;
         ensure!(answer.lost.is_empty(), "{answer:?}");
         beat_through_a_life(&mut moved, &there).await?;
         moved.close().await?;
@@ -184,11 +188,11 @@ async fn a_cancelled_session_frees_nothing() -> Result<()> {
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let leases = server.leases().await?;
-        let mut deeds = Vec::new();
+        let mut grants = Vec::new();
         for n in 0..5 {
-            deeds.push(acquire(&leases, &scope(n), terms("a#1")).await?);
+            grants.push(acquire(&leases, &scope(n), terms("a#1")).await?);
         }
-        let message = v1::SessionRequest { attach: deeds, detach: Vec::new() };
+        let message = v1::SessionRequest { attach: grants, detach: Vec::new() };
         cancelled(server.address, &message).await?;
         server.without_streams().await?;
         ensure!(held(&leases, 5).await? == 5, "freed though nobody said so");
@@ -202,14 +206,14 @@ async fn a_client_that_dies_frees_nothing() -> Result<()> {
     let store = MemoryStore::new().into_store();
     let server = Serving::start(&store).await?;
     let leases = server.leases().await?;
-    let deed = acquire(&leases, &scope(0), terms("a#1")).await?;
+    let grant = acquire(&leases, &scope(0), terms("a#1")).await?;
     let port = server.address.port();
     // A runtime that ends in the middle of things takes sockets and tasks along, as a process does.
     let died = std::thread::spawn(move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let session = runtime.block_on(async {
             let mut session = Session::open(&LeasesClient::new(channel(port).await?)).await?;
-            session.say(&[deed], &[]).await?;
+            session.say(&[grant], &[]).await?;
             anyhow::Ok(session)
         })?;
         drop(runtime);
@@ -227,15 +231,15 @@ async fn what_is_lost_is_told_with_the_reason_and_the_others_stay() -> Result<()
     on_each(|store| async move {
         let server = Serving::start(&store).await?;
         let mut leases = server.leases().await?;
-        let mut deeds = Vec::new();
+        let mut grants = Vec::new();
         for n in 0..4 {
-            deeds.push(acquire(&leases, &scope(n), terms("a#1")).await?);
+            grants.push(acquire(&leases, &scope(n), terms("a#1")).await?);
         }
         let mut session = Session::open(&leases).await?;
         // What makes no sense does not take the others down with it.
-        let odd = v1::Deed { scope: "odd".into(), ..deeds[0].clone() };
-        let hasty = v1::Deed { scope: scope(9), ttl_ms: 0, ..deeds[0].clone() };
-        let with_odd = [&deeds[..], &[odd, hasty]].concat();
+        let odd = v1::LeaseGrant { scope: "odd".into(), ..grants[0].clone() };
+        let hasty = v1::LeaseGrant { scope: scope(9), ttl_ms: 0, ..grants[0].clone() };
+        let with_odd = [&grants[..], &[odd, hasty]].concat();
         let answer = session.say(&with_odd, &[]).await?;
         let mut refused: Vec<_> = answer.lost.iter().map(|lost| &*lost.scope).collect();
         refused.sort_unstable();
@@ -244,7 +248,7 @@ async fn what_is_lost_is_told_with_the_reason_and_the_others_stay() -> Result<()
         let reason = "maintenance".into();
         let revoke = v1::RevokeRequest { scope: scope(1), reason, expect_token: None };
         leases.revoke(revoke).await?;
-        release(&leases, &deeds[2]).await?;
+        release(&leases, &grants[2]).await?;
         let other = acquire(&leases, &scope(2), terms("b#1")).await?;
         let answer = session.beat().await?;
         ensure!(answer.lost.len() == 2 && answer.remaining_ms.is_some(), "{answer:?}");
@@ -270,9 +274,10 @@ async fn an_empty_session_has_no_life_to_count_on_and_too_many_leases_are_refuse
     let leases = server.leases().await?;
     let mut session = Session::open(&leases).await?;
     ensure!(session.beat().await?.remaining_ms.is_none());
-    let deed = acquire(&leases, &scope(0), terms("a#1")).await?;
-    let made_up = (0..10_000).map(|n| v1::Deed { scope: format!("made/{n}"), ..deed.clone() });
-    let all: Vec<_> = std::iter::once(deed.clone()).chain(made_up).collect();
+    let grant = acquire(&leases, &scope(0), terms("a#1")).await?;
+    let made_up =
+        (0..10_000).map(|n| v1::LeaseGrant { scope: format!("made/{n}"), ..grant.clone() });
+    let all: Vec<_> = std::iter::once(grant.clone()).chain(made_up).collect();
     let answer = session.say(&all, &[]).await?;
     ensure!(answer.remaining_ms.is_some_and(|left| left > 0), "{:?}", answer.remaining_ms);
     ensure!(answer.lost.len() == 10_000, "{} of 10000", answer.lost.len());
@@ -288,16 +293,16 @@ async fn a_server_that_leaves_says_so_and_a_session_that_moves_loses_nothing() -
     on_each(|store| async move {
         let (a, b) = (Serving::start(&store).await?, Serving::start(&store).await?);
         let (here, there) = (a.leases().await?, b.leases().await?);
-        let deeds = some(&here, 10).await?;
+        let grants = some(&here, 10).await?;
         let mut session = Session::open(&here).await?;
-        session.say(&deeds, &[]).await?;
+        session.say(&grants, &[]).await?;
         a.shutdown.begin();
         ensure!(session.heard().await?.leaving);
         // What was attached is kept until the client has moved.
         let answer = session.beat().await?;
         ensure!(answer.lost.is_empty() && !answer.leaving, "{answer:?}");
         let mut moved = Session::open(&there).await?;
-        ensure!(moved.say(&deeds, &[]).await?.lost.is_empty());
+        ensure!(moved.say(&grants, &[]).await?.lost.is_empty());
         session.close().await?;
         a.ended().await?;
         ensure!(held(&there, 10).await? == 10, "closing there must not free them here");

@@ -29,7 +29,7 @@ async fn waits_and_streams_are_told_to_go_elsewhere_and_another_replica_takes_ov
     on_each(|store| async move {
         let (a, b) = (Serving::start(&store).await?, Serving::start(&store).await?);
         let (mut here, there) = (a.leases().await?, b.leases().await?);
-        let deed = acquire(&here, SCOPE, terms("a#1")).await?;
+        let grant = acquire(&here, SCOPE, terms("a#1")).await?;
         let waiter = asking(&here, SCOPE, waiting("b#1"));
         in_line(&there, SCOPE, 1).await?;
         let watch = v1::WatchLeasesRequest { prefix: String::new(), after: None };
@@ -56,8 +56,8 @@ async fn waits_and_streams_are_told_to_go_elsewhere_and_another_replica_takes_ov
         in_line(&there, SCOPE, 0).await?;
         let waiter = asking(&there, SCOPE, waiting("b#1"));
         in_line(&there, SCOPE, 1).await?;
-        release(&there, &deed).await?;
-        ensure!(end_of(waiter).await??.token > deed.token);
+        release(&there, &grant).await?;
+        ensure!(end_of(waiter).await??.token > grant.token);
         Ok(())
     })
     .await

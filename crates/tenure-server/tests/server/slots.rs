@@ -13,14 +13,14 @@ const GROUP: &str = "search.indexer";
 
 type Slots = SlotsClient<Channel>;
 
-async fn acquire(slots: &Slots, terms: v1::Terms) -> Result<(v1::Deed, u32), Status> {
+async fn acquire(slots: &Slots, terms: v1::Terms) -> Result<(v1::LeaseGrant, u32), Status> {
     let request = v1::AcquireSlotRequest { group: GROUP.into(), count: 2, terms: Some(terms) };
     let granted = slots.clone().acquire(request).await?.into_inner();
-    let deed = granted.deed.ok_or_else(|| Status::internal("no deed"))?;
-    Ok((deed, granted.index))
+    let grant = granted.grant.ok_or_else(|| Status::internal("no grant"))?;
+    Ok((grant, granted.index))
 }
 
-fn asking(slots: &Slots, terms: v1::Terms) -> JoinHandle<Result<(v1::Deed, u32), Status>> {
+fn asking(slots: &Slots, terms: v1::Terms) -> JoinHandle<Result<(v1::LeaseGrant, u32), Status>> {
     let slots = slots.clone();
     tokio::spawn(async move { acquire(&slots, terms).await })
 }
@@ -73,23 +73,23 @@ async fn as_many_as_there_are_and_more_after_a_resize_which_evicts_nobody() -> R
 }
 
 #[tokio::test]
-async fn a_slot_is_renewed_and_handed_over_by_its_deed_at_another_replica() -> Result<()> {
+async fn a_slot_is_renewed_and_handed_over_by_its_grant_at_another_replica() -> Result<()> {
     on_each(|store| async move {
         let (a, b) = (Serving::start(&store).await?, Serving::start(&store).await?);
         let slots = a.slots().await?;
         let mut leases = b.leases().await?;
-        let (deed, index) = acquire(&slots, terms("a#1")).await?;
+        let (grant, index) = acquire(&slots, terms("a#1")).await?;
         acquire(&slots, terms("b#1")).await?;
-        let renew = v1::RenewRequest { deeds: vec![deed.clone()] };
+        let renew = v1::RenewRequest { grants: vec![grant.clone()] };
         let renewed = leases.renew(renew).await?.into_inner().renewed;
         let outcome = renewed.into_iter().next().and_then(|one| one.outcome).context("one")?;
         ensure!(matches!(outcome, v1::renewed::Outcome::Renewal(_)), "{outcome:?}");
         let waiter = asking(&slots, waiting("c#1"));
         in_line(&slots, 1).await?;
-        let request = v1::HandOverRequest { deed: Some(deed.clone()), successor: "c#1".into() };
+        let request = v1::HandOverRequest { grant: Some(grant.clone()), successor: "c#1".into() };
         leases.hand_over(request).await?;
         let (passed_on, same) = end_of(waiter).await??;
-        ensure!(same == index && passed_on.token > deed.token && passed_on.owner == "c#1");
+        ensure!(same == index && passed_on.token > grant.token && passed_on.owner == "c#1");
         Ok(())
     })
     .await

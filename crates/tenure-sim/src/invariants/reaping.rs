@@ -39,6 +39,6 @@ impl Reaped {
 }
 
 /// Once everybody is done and somebody has reaped, nothing of this lease is left.
-pub fn left(remains: &str) -> Verdict {
-    Err(Violation::new(G10, format!("{remains} is left after everything was reaped")))
+pub fn left(orphan: &str) -> Verdict {
+    Err(Violation::new(G10, format!("{orphan} is left after everything was reaped")))
 }

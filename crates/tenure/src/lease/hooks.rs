@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// What a hook knows about the lease that is about to change.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct LeaseRef<'a> {
     /// The id of the lease object: the scope as people write it.
     pub id: &'a str,
     /// Unique to this acquisition.
@@ -24,7 +24,7 @@ pub struct Subject<'a> {
 }
 
 /// The commit a hook adds to, and the store to read from.
-pub struct Draft<'a> {
+pub struct HookContext<'a> {
     /// The store, for reading what the hook's conditions depend on.
     pub store: &'a Store,
     /// What will be committed together with the lease's own change.
@@ -35,21 +35,25 @@ pub struct Draft<'a> {
 #[async_trait]
 pub trait Hooks: Send + Sync {
     /// The lease is about to be acquired.
-    async fn will_insert(&self, _lease: Subject<'_>, _draft: &mut Draft<'_>) -> Result<()> {
+    async fn will_insert(&self, _lease: LeaseRef<'_>, _draft: &mut HookContext<'_>) -> Result<()> {
         Ok(())
     }
 
     /// The lease is about to be renewed. Only asked if [`Hooks::hears_heartbeats`].
-    async fn will_heartbeat(&self, _lease: Subject<'_>, _draft: &mut Draft<'_>) -> Result<()> {
+    async fn will_heartbeat(
+        &self,
+        _lease: LeaseRef<'_>,
+        _draft: &mut HookContext<'_>,
+    ) -> Result<()> {
         Ok(())
     }
 
     /// The lease is about to be released with this value.
     async fn will_release_ok(
         &self,
-        _lease: Subject<'_>,
+        _lease: LeaseRef<'_>,
         _value: &[u8],
-        _draft: &mut Draft<'_>,
+        _draft: &mut HookContext<'_>,
     ) -> Result<()> {
         Ok(())
     }
@@ -57,9 +61,9 @@ pub trait Hooks: Send + Sync {
     /// The lease is about to be released with this error.
     async fn will_release_fail(
         &self,
-        _lease: Subject<'_>,
+        _lease: LeaseRef<'_>,
         _error: &str,
-        _draft: &mut Draft<'_>,
+        _draft: &mut HookContext<'_>,
     ) -> Result<()> {
         Ok(())
     }
@@ -75,7 +79,7 @@ pub trait Hooks: Send + Sync {
 #[async_trait]
 pub trait ReapHook: Send + Sync {
     /// This lease is about to be reaped. Runs effectively once per lease, however many reap.
-    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut Draft<'_>) -> Result<()>;
+    async fn will_reap(&self, lease: &LeaseInfo, draft: &mut HookContext<'_>) -> Result<()>;
 }
 
 /// A hook's refusal or conflict, told apart from the lease's own.

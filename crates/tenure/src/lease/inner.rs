@@ -134,7 +134,7 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::lease::acquire::claim::Whole;
     use crate::lease::queue::entry::QueueEntry;
-    use crate::lease::{Coordinator, Hooks, Scope, Subject, Terms};
+    use crate::lease::{Coordinator, Hooks, LeaseRef, Scope, Terms};
     use crate::store::memory::MemoryStore;
 
     #[tokio::test]
@@ -163,9 +163,9 @@ mod tests {
     impl Hooks for Panics {
         async fn will_release_ok(
             &self,
-            _: Subject<'_>,
+            _: LeaseRef<'_>,
             _: &[u8],
-            _: &mut crate::lease::Draft<'_>,
+            _: &mut crate::lease::HookContext<'_>,
         ) -> crate::Result<()> {
             panic!("on purpose")
         }

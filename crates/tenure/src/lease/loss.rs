@@ -8,7 +8,7 @@ pub enum Loss {
     /// The local deadline passed without a renewal that was confirmed in time.
     Expired,
     /// Somebody else holds it now.
-    Attempted {
+    Taken {
         /// The new holder.
         by: String,
         /// Its token.
@@ -35,7 +35,7 @@ impl Loss {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
-            Self::Attempted { .. } => "taken",
+            Self::Taken { .. } => "taken",
             Self::Revoked { .. } => "revoked",
             Self::Released => "released",
             Self::HandedOver { .. } => "handed_over",
@@ -52,7 +52,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("expired: no renewal was confirmed in time"),
-            Self::Attempted { by, token } => write!(f, "taken by {by} (token {token})"),
+            Self::Taken { by, token } => write!(f, "taken by {by} (token {token})"),
             Self::Revoked { by, reason } => {
                 write!(f, "revoked by {}", by.as_deref().unwrap_or("somebody"))?;
                 reason.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))

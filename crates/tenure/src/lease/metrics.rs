@@ -25,7 +25,7 @@ pub struct LeaseMetrics {
     pub renewals_failed: Counter,
     /// Tenures ended, by reason.
     pub ended: Family<EndLabels, Counter>,
-    /// Leases that this process renews itself; those of a deed it does not.
+    /// Leases that this process renews itself; those of a grant it does not.
     pub held: Gauge,
     /// Callers in the queue now.
     pub waiting: Gauge,

@@ -65,10 +65,10 @@ pub use coordinator::{Builder, Coordinator, Status};
 pub use end::handover_request::HandOverRequest;
 pub use end::release::Outcome as ReleaseOutcome;
 pub use hold::lease::Lease;
-pub use hold::observer::Witness;
+pub use hold::observer::LeaseObserver;
 pub use hold::timing::Timing;
 pub(crate) use hold::timing::margin;
-pub use hooks::{Draft, Hooks, ReapHook, Subject};
+pub use hooks::{HookContext, Hooks, LeaseRef, ReapHook};
 pub use loss::Loss;
 pub use metrics::{EndLabels, LeaseMetrics};
 pub use options::Options;
@@ -77,10 +77,10 @@ pub use recipe::{
     LEASE_ACQUIRE_INTERVAL, LEASE_RENEWAL_INTERVAL, LEASE_TTL, LeaseGuard, ReconcilerLease,
 };
 pub use record::{
-    HAND_OVER, LEASE, LeaseInfo, LeaseRecord, Metadata, READERS, REMAINS, REVOKED, SLOTS, WAITER,
+    HAND_OVER, LEASE, LeaseInfo, LeaseRecord, Metadata, ORPHAN, READERS, REVOKED, SLOTS, WAITER,
     WaiterInfo, WaiterRecord, lease_key,
 };
-pub use remote::grant::{Deed, Renewed};
+pub use remote::grant::{LeaseGrant, Renewed};
 pub use runtime::Spawn;
 pub use scope::{Namespace, Scope};
 pub use terms::{Terms, Wait};

@@ -19,7 +19,7 @@ pub const LEASE: &str = LEASES;
 /// Waiters in the queue (`scope#nonce`), and the marker that there is a queue at all (`scope#`).
 pub const WAITER: &str = "lease-waiter";
 /// What is left to reap when the lease of this nonce (`scope#nonce`) ends without a release.
-pub const REMAINS: &str = "lease-remains";
+pub const ORPHAN: &str = "lease-orphan";
 /// Groups of slots: how many there are.
 pub const SLOTS: &str = "lease-slots";
 /// A scope that has readers: changes with every new one.
@@ -100,7 +100,7 @@ pub struct WaiterRecord {
 
 /// The payload of what is left to reap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemainsRecord {
+pub(crate) struct OrphanRecord {
     /// The id of the lease object.
     pub lease: String,
     /// The lease as it was written.

@@ -119,7 +119,7 @@ impl Terms {
     }
 
     /// Holds it on behalf of this owner instead of the coordinator's own: for a server whose callers
-    /// are elsewhere. See [`crate::lease::Deed`].
+    /// are elsewhere. See [`crate::lease::LeaseGrant`].
     #[must_use]
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);

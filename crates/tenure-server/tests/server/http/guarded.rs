@@ -76,16 +76,16 @@ async fn tenants_do_not_see_each_other() {
     assert_eq!((&got["id"], &got["payload"]), (&json!("1"), &json!("red")));
     let asked = json!({"scope": "jobs/a", "owner": "w#1"});
     for client in [red, blue] {
-        let deed = client.post("/v1/leases/acquire", asked.clone()).await.of(200).body;
-        assert_eq!(deed["deed"]["scope"], "jobs/a");
+        let grant = client.post("/v1/leases/acquire", asked.clone()).await.of(200).body;
+        assert_eq!(grant["grant"]["scope"], "jobs/a");
         let leases = client.get("/v1/leases").await.of(200).body["leases"].clone();
         assert_eq!(leases.as_array().map(Vec::len), Some(1), "{leases}");
     }
 }
 
-/// A deed says in which line others wait for its lease. It comes from outside, so it may say anything.
+/// A grant says in which line others wait for its lease. It comes from outside, so it may say anything.
 #[tokio::test]
-async fn a_deed_does_not_reach_into_a_line_of_others() {
+async fn a_grant_does_not_reach_into_a_line_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("tokens.toml");
     let (mine, first) = token("mine", "", "\"leases:hold:mine.*\"");
@@ -106,10 +106,10 @@ async fn a_deed_does_not_reach_into_a_line_of_others() {
     until("somebody waits", || async { waiters().await == 1 }).await;
 
     let acquired = mine.post("/v1/leases/acquire", asked("mine/a", "w#1")).await.of(200).body;
-    let mut deed = acquired["deed"].clone();
+    let mut grant = acquired["grant"].clone();
     for line in ["theirs/a", "theirs"] {
-        deed["line"] = json!(line);
-        let handed = json!({"deed": deed, "successor": "next"});
+        grant["queue"] = json!(line);
+        let handed = json!({"grant": grant, "successor": "next"});
         let told = mine.post("/v1/leases/hand-over", handed).await.error(403, "denied");
         assert!(told["message"].as_str().unwrap().contains("theirs/"), "{told}");
     }

@@ -31,11 +31,11 @@ async fn acquire(client: Client, scope: &'static str, owner: &'static str, more:
 }
 
 async fn acquired(client: Client, scope: &'static str, owner: &'static str) -> Value {
-    acquire(client, scope, owner, json!({})).await.of(200).body["deed"].clone()
+    acquire(client, scope, owner, json!({})).await.of(200).body["grant"].clone()
 }
 
-async fn release(client: Client, deed: &Value) -> Answer {
-    client.post("/v1/leases/release", json!({"deed": deed})).await
+async fn release(client: Client, grant: &Value) -> Answer {
+    client.post("/v1/leases/release", json!({"grant": grant})).await
 }
 
 async fn show(client: Client, scope: &str) -> Value {
@@ -57,25 +57,25 @@ async fn a_lease_is_acquired_renewed_and_released_at_any_replica(place: Place) {
     release(here, &earlier).await.of(200);
     let more = json!({"metadata": {"at": "home"}});
     let answer = acquire(here, "jobs.nightly/close", "w#1", more).await.of(200).body;
-    let deed = &answer["deed"];
-    assert_eq!((&deed["scope"], &deed["owner"]), (&json!("jobs.nightly/close"), &json!("w#1")));
+    let grant = &answer["grant"];
+    assert_eq!((&grant["scope"], &grant["owner"]), (&json!("jobs.nightly/close"), &json!("w#1")));
     assert!((1..=30_000).contains(&answer["remaining_ms"].as_u64().unwrap()), "{answer}");
     let holder = &show(there, "jobs.nightly/close").await["holder"];
-    assert_eq!((&holder["holder"], &holder["token"]), (&json!("w#1"), &deed["token"]));
+    assert_eq!((&holder["holder"], &holder["token"]), (&json!("w#1"), &grant["token"]));
     assert_eq!((&holder["metadata"], &holder["ttl_ms"]), (&json!({"at": "home"}), &json!(30000)));
     assert!(holder["expires_in_ms"].is_u64() && holder["acquired_at_ms"].is_i64());
 
-    let renewed = there.post("/v1/leases/renew", json!({"deeds": [deed, earlier]})).await.of(200);
+    let renewed = there.post("/v1/leases/renew", json!({"grants": [grant, earlier]})).await.of(200);
     let renewed = &renewed.body["renewed"];
     assert_eq!(renewed[0]["ttl_ms"], 30000);
     assert!(renewed[0]["remaining_ms"].as_u64().unwrap() > 0 && renewed[0]["revision"].is_u64());
     assert_eq!(renewed[1]["error"]["code"], "lost");
 
-    assert_eq!(release(there, deed).await.of(200).body, json!({}));
+    assert_eq!(release(there, grant).await.of(200).body, json!({}));
     assert_eq!(show(here, "jobs.nightly/close").await, json!({"waiters": []}));
-    release(here, deed).await.error(410, "lost");
+    release(here, grant).await.error(410, "lost");
     let next = acquired(here, "jobs.nightly/close", "w#2").await;
-    assert!(next["token"].as_u64() > deed["token"].as_u64());
+    assert!(next["token"].as_u64() > grant["token"].as_u64());
     place.end().await;
     other.end().await;
 }
@@ -94,12 +94,12 @@ async fn the_same_owner_gets_what_it_has_and_others_are_told_who_holds_it(place:
     let named = acquired(client, "jobs/b", "w").await;
     assert!(named["owner"].as_str().unwrap().starts_with("w#"));
 
-    let outcome = json!({"deed": named, "ok": "fine", "fail": "not"});
+    let outcome = json!({"grant": named, "ok": "fine", "fail": "not"});
     let error = client.post("/v1/leases/release", outcome).await.error(400, "invalid");
     assert_eq!(error["what"], "fail");
-    let outcome = json!({"deed": named, "ok": "fine"});
+    let outcome = json!({"grant": named, "ok": "fine"});
     client.post("/v1/leases/release", outcome).await.of(200);
-    let outcome = json!({"deed": first, "fail": "broken"});
+    let outcome = json!({"grant": first, "fail": "broken"});
     client.post("/v1/leases/release", outcome).await.of(200);
 }
 
@@ -112,7 +112,7 @@ async fn whoever_waits_is_woken_by_a_release(place: Place) {
     assert_eq!(waiter["owner"], "w#2");
     assert!(waiter["place"].is_u64() && waiter["since_ms"].is_i64());
     release(client, &first).await.of(200);
-    let second = waiting.await.unwrap().of(200).body["deed"].clone();
+    let second = waiting.await.unwrap().of(200).body["grant"].clone();
     assert_eq!(second["owner"], "w#2");
     assert!(second["token"].as_u64() > first["token"].as_u64());
 }
@@ -137,13 +137,13 @@ async fn closing_the_connection_gives_up_the_place_in_line(place: Place) {
     waiters(client, "jobs/a", 1).await;
     assert_eq!(show(client, "jobs/a").await["waiters"][0]["owner"], "w#3");
     release(client, &first).await.of(200);
-    assert_eq!(patient.await.unwrap().of(200).body["deed"]["owner"], "w#3");
+    assert_eq!(patient.await.unwrap().of(200).body["grant"]["owner"], "w#3");
 }
 
 async fn a_lease_is_handed_over_to_somebody_who_waits(place: Place) {
     let client = place.client();
-    let deed = acquired(client, "jobs/a", "w#1").await;
-    let nobody = json!({"deed": deed, "successor": "nobody"});
+    let grant = acquired(client, "jobs/a", "w#1").await;
+    let nobody = json!({"grant": grant, "successor": "nobody"});
     let refused = client.post("/v1/leases/hand-over", nobody).await;
     assert!((400..500).contains(&refused.status), "{refused:?}");
     let wait = json!({"wait_ms": 60000});
@@ -151,22 +151,22 @@ async fn a_lease_is_handed_over_to_somebody_who_waits(place: Place) {
     waiters(client, "jobs/a", 1).await;
     let chosen = tokio::spawn(acquire(client, "jobs/a", "chosen", wait));
     waiters(client, "jobs/a", 2).await;
-    let passed = json!({"deed": deed, "successor": "chosen"});
+    let passed = json!({"grant": grant, "successor": "chosen"});
     client.post("/v1/leases/hand-over", passed).await.of(200);
-    let next = chosen.await.unwrap().of(200).body["deed"].clone();
+    let next = chosen.await.unwrap().of(200).body["grant"].clone();
     assert!(next["owner"].as_str().unwrap().starts_with("chosen#"));
-    assert!(next["token"].as_u64() > deed["token"].as_u64());
-    release(client, &deed).await.error(410, "lost");
+    assert!(next["token"].as_u64() > grant["token"].as_u64());
+    release(client, &grant).await.error(410, "lost");
     release(client, &next).await.of(200);
     early.await.unwrap().of(200);
 }
 
 async fn the_holder_tells_something_else_and_is_revoked(place: Place) {
     let client = place.client();
-    let deed = acquired(client, "jobs/a", "w#1").await;
-    let told = json!({"deed": deed, "metadata": {"at": "work"}});
+    let grant = acquired(client, "jobs/a", "w#1").await;
+    let told = json!({"grant": grant, "metadata": {"at": "work"}});
     let renewed = client.post("/v1/leases/proclaim", told.clone()).await.of(200).body;
-    assert!(renewed["revision"].as_u64() > deed["revision"].as_u64());
+    assert!(renewed["revision"].as_u64() > grant["revision"].as_u64());
     assert!(renewed["remaining_ms"].as_u64().unwrap() > 0 && renewed["ttl_ms"] == 30000);
     assert_eq!(show(client, "jobs/a").await["holder"]["metadata"], json!({"at": "work"}));
 
@@ -174,12 +174,12 @@ async fn the_holder_tells_something_else_and_is_revoked(place: Place) {
     let revoked = |body: Value| async move {
         client.post("/v1/leases/revoke", body).await.of(200).body["revoked"].clone()
     };
-    let other = json!({"scope": "jobs/a", "expect_token": deed["token"].as_u64().unwrap() + 1});
+    let other = json!({"scope": "jobs/a", "expect_token": grant["token"].as_u64().unwrap() + 1});
     let lost = client.post("/v1/leases/revoke", other).await;
-    assert_eq!(lost.error(410, "lost")["current_token"], deed["token"]);
+    assert_eq!(lost.error(410, "lost")["current_token"], grant["token"]);
     assert_eq!(revoked(revoke.clone()).await, true);
     assert_eq!(revoked(json!({"scope": "jobs/a"})).await, false);
-    let renewed = client.post("/v1/leases/renew", json!({"deeds": [deed]})).await.of(200).body;
+    let renewed = client.post("/v1/leases/renew", json!({"grants": [grant]})).await.of(200).body;
     assert_eq!(renewed["renewed"][0]["error"]["code"], "lost");
     client.post("/v1/leases/proclaim", told).await.error(410, "lost");
 }
@@ -188,7 +188,7 @@ async fn leases_are_listed_and_watched(place: Place) {
     let client = place.client();
     let mut events = client.stream("/v1/leases/watch?prefix=jobs", &[]).await;
     events.expect("start").await;
-    let deed = acquired(client, "jobs/a", "w#1").await;
+    let grant = acquired(client, "jobs/a", "w#1").await;
     acquired(client, "other/x", "w#1").await;
     acquired(client, "jobs.sub/b", "w#1").await;
     let held = events.expect("held").await.data;
@@ -205,15 +205,15 @@ async fn leases_are_listed_and_watched(place: Place) {
     assert_eq!(scopes("/v1/leases?namespace=jobs&children=true").await, ["jobs/a", "jobs.sub/b"]);
     assert_eq!(scopes("/v1/leases").await.len(), 3);
 
-    release(client, &deed).await.of(200);
+    release(client, &grant).await.of(200);
     let ended = events.expect("ended").await.data;
     assert_eq!((&ended["scope"], &ended["cause"]), (&json!("jobs/a"), &json!("deleted")));
-    assert_eq!(ended["last"]["token"], deed["token"]);
+    assert_eq!(ended["last"]["token"], grant["token"]);
     acquire(client, "jobs/short", "w#1", json!({"ttl_ms": 200})).await.of(200);
     events.expect("held").await;
     assert_eq!(events.expect("ended").await.data["cause"], "expired");
 
-    let path = format!("/v1/leases/watch?prefix=jobs/a&after={}", deed["revision"]);
+    let path = format!("/v1/leases/watch?prefix=jobs/a&after={}", grant["revision"]);
     let mut later = client.stream(&path, &[]).await;
     later.expect("start").await;
     assert_eq!(later.expect("ended").await.data["scope"], "jobs/a");
@@ -222,11 +222,12 @@ async fn leases_are_listed_and_watched(place: Place) {
 async fn what_is_left_is_listed_and_reaped_once(place: Place) {
     let client = place.client();
     let left = || async move {
-        let path = "/v1/leases/remains?namespace=jobs";
-        client.get(path).await.of(200).body["remains"].as_array().unwrap().clone()
+        let path = "/v1/leases/orphans?namespace=jobs";
+        client.get(path).await.of(200).body["orphans"].as_array().unwrap().clone()
     };
     let brief = json!({"ttl_ms": 1000, "reapable": true, "metadata": {"host": "h7"}});
-    let token = acquire(client, "jobs/a", "w#1", brief).await.of(200).body["deed"]["token"].clone();
+    let token =
+        acquire(client, "jobs/a", "w#1", brief).await.of(200).body["grant"]["token"].clone();
     until("it is left", || async { left().await.len() == 1 }).await;
     let gone = left().await.remove(0);
     assert_eq!((&gone["scope"], &gone["holder"]), (&json!("jobs/a"), &json!("w#1")));
@@ -268,12 +269,12 @@ async fn slots_are_taken_up_to_their_count(place: Place) {
 
     let waiting = tokio::spawn(take("c#1", 60_000));
     until("somebody waits", || async { shown().await["waiters"][0]["owner"] == "c#1" }).await;
-    let renewed = json!({"deeds": [first["deed"], second["deed"]]});
+    let renewed = json!({"grants": [first["grant"], second["grant"]]});
     let renewed = client.post("/v1/leases/renew", renewed).await.of(200).body;
     assert!(
         renewed["renewed"][0]["revision"].is_u64() && renewed["renewed"][1]["revision"].is_u64()
     );
-    release(client, &first["deed"]).await.of(200);
+    release(client, &first["grant"]).await.of(200);
     assert_eq!(waiting.await.unwrap().of(200).body["index"], first["index"]);
 
     let resize = json!({"group": "search.indexer", "count": 3});
@@ -295,10 +296,10 @@ async fn whoever_leads_is_seen_by_all(place: Place) {
     assert_eq!(leader().await, json!({}));
     let mut events = client.stream("/v1/elections/observe?scope=app/leader", &[]).await;
     assert_eq!(events.expect("leader").await.data, json!({"leader": null}));
-    let deed = acquired(client, "app/leader", "one#1").await;
+    let grant = acquired(client, "app/leader", "one#1").await;
     assert_eq!(events.expect("leader").await.data["leader"]["holder"], "one#1");
-    assert_eq!(leader().await["leader"]["token"], deed["token"]);
-    release(client, &deed).await.of(200);
+    assert_eq!(leader().await["leader"]["token"], grant["token"]);
+    release(client, &grant).await.of(200);
     assert_eq!(events.expect("leader").await.data, json!({"leader": null}));
     acquired(client, "app/leader", "two#1").await;
     assert_eq!(events.expect("leader").await.data["leader"]["holder"], "two#1");
@@ -334,10 +335,10 @@ async fn what_is_wrong_with_a_request_is_said_by_its_name() {
         let error = client.post(path, body).await.error(400, "invalid");
         format!("{}: {}", error["what"].as_str().unwrap(), error["reason"].as_str().unwrap())
     };
-    let deed = acquired(client, "jobs/a", "w#1").await;
-    let mut strange = deed.clone();
+    let grant = acquired(client, "jobs/a", "w#1").await;
+    let mut strange = grant.clone();
     strange["owner"] = json!("w");
-    let mut nowhere = deed.clone();
+    let mut nowhere = grant.clone();
     nowhere["scope"] = json!("nowhere");
     for (path, body, expected) in [
         ("/v1/leases/acquire", json!({"scope": "jobs/a"}), "missing field `owner`"),
@@ -346,10 +347,10 @@ async fn what_is_wrong_with_a_request_is_said_by_its_name() {
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "ttl": 3}), "ttl"),
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "ttl_ms": 1}), "life of 1ms"),
         ("/v1/leases/acquire", json!({"scope": "a/b", "owner": "w", "wait_ms": "1"}), "wait_ms"),
-        ("/v1/leases/release", json!({"deed": strange}), "owner"),
-        ("/v1/leases/release", json!({"deed": nowhere}), "nowhere"),
-        ("/v1/leases/release", json!({}), "missing field `deed`"),
-        ("/v1/leases/hand-over", json!({"deed": deed}), "missing field `successor`"),
+        ("/v1/leases/release", json!({"grant": strange}), "owner"),
+        ("/v1/leases/release", json!({"grant": nowhere}), "nowhere"),
+        ("/v1/leases/release", json!({}), "missing field `grant`"),
+        ("/v1/leases/hand-over", json!({"grant": grant}), "missing field `successor`"),
         ("/v1/slots/acquire", json!({"group": "g", "count": 0, "owner": "w"}), "count"),
     ] {
         let text = told(path, body.clone()).await;
@@ -357,7 +358,7 @@ async fn what_is_wrong_with_a_request_is_said_by_its_name() {
     }
     client.get("/v1/leases?namespace=a%2Fb").await.error(400, "invalid");
     // Of many that are renewed, one that makes no sense does not take the others down with it.
-    let all = json!({"deeds": [strange, deed, nowhere]});
+    let all = json!({"grants": [strange, grant, nowhere]});
     let renewed = client.post("/v1/leases/renew", all).await.of(200).body["renewed"].clone();
     assert!(renewed[1]["remaining_ms"].as_u64().is_some_and(|left| left > 0), "{renewed}");
     for (at, named) in [(0, "owner"), (2, "nowhere")] {

@@ -60,9 +60,9 @@ async fn the_document_tells_what_answers_look_like() {
     let document = client.get("/openapi.json").await.of(200).body;
     let touch = json!({"touches": [{"kind": "a", "id": "b", "revision": 1, "ttl_ms": 60_000}]});
     let touched = client.post("/v1/touch", touch).await.of(200).body["touched"][0].clone();
-    let deed = json!({"scope": "a/b", "token": 1, "nonce": "n", "revision": 1, "ttl_ms": 60_000,
+    let grant = json!({"scope": "a/b", "token": 1, "nonce": "n", "revision": 1, "ttl_ms": 60_000,
         "owner": "w#1"});
-    let renewed = client.post("/v1/leases/renew", json!({"deeds": [deed]})).await.of(200).body;
+    let renewed = client.post("/v1/leases/renew", json!({"grants": [grant]})).await.of(200).body;
     for (schema, answer) in [("Touched", &touched), ("RenewOutcome", &renewed["renewed"][0])] {
         assert!(answer["error"]["code"].is_string(), "{answer}");
         let ways = &document["components"]["schemas"][schema]["oneOf"];
@@ -87,7 +87,7 @@ const ROUTES: &[&str] = &[
     "GET /v1/elections/leader",
     "GET /v1/elections/observe",
     "GET /v1/leases",
-    "GET /v1/leases/remains",
+    "GET /v1/leases/orphans",
     "GET /v1/leases/show",
     "GET /v1/leases/watch",
     "GET /v1/objects/{kind}",

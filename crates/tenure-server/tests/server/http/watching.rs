@@ -205,7 +205,7 @@ async fn a_stream_of_leases_goes_on_where_it_stopped(place: Place) {
     let client = place.client();
     let acquire = async |key: &str| {
         let asked = json!({"scope": format!("a.b/{key}"), "owner": "me#1"});
-        client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone()
+        client.post("/v1/leases/acquire", asked).await.of(200).body["grant"].clone()
     };
     let path = "/v1/leases/watch?prefix=a.b";
     let mut events = client.stream(path, &[]).await;
@@ -223,7 +223,7 @@ async fn a_stream_of_leases_goes_on_where_it_stopped(place: Place) {
     drop(events);
     // What happens in between is told when the client comes back, and nothing twice. `after` is where it
     // once began.
-    client.post("/v1/leases/release", json!({"deed": first})).await.of(200);
+    client.post("/v1/leases/release", json!({"grant": first})).await.of(200);
     acquire("2").await;
     let path = format!("{path}&after={start}");
     let id = first["revision"].to_string();
@@ -249,7 +249,7 @@ async fn a_poll_of_leases_goes_on_from_there(place: Place) {
     let client = place.client();
     let acquire = async |scope: &str| {
         let asked = json!({"scope": scope, "owner": "me#1"});
-        client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone()
+        client.post("/v1/leases/acquire", asked).await.of(200).body["grant"].clone()
     };
     let poll = async |after: u64, wait: u64| {
         let path = format!("/v1/leases/watch?prefix=a/&after={after}&wait_ms={wait}");
@@ -262,15 +262,15 @@ async fn a_poll_of_leases_goes_on_from_there(place: Place) {
     let waits = tokio::spawn(async move { client.get(&path).await.of(200).body });
     until("the poll waits", || waiting(client, 1)).await;
     acquire("b/1").await;
-    let deed = acquire("a/1").await;
+    let grant = acquire("a/1").await;
     let told = waits.await.unwrap();
     assert_eq!(
         (&told["revision"], &told["events"][0]["type"]),
-        (&deed["revision"], &json!("held"))
+        (&grant["revision"], &json!("held"))
     );
     assert_eq!(told["events"][0]["lease"]["scope"], "a/1");
     // What happened in between is told by the next, and nothing twice.
-    client.post("/v1/leases/release", json!({"deed": deed})).await.of(200);
+    client.post("/v1/leases/release", json!({"grant": grant})).await.of(200);
     let told = poll(told["revision"].as_u64().unwrap(), 15_000).await;
     let ended = &told["events"][0];
     assert_eq!((&ended["type"], &ended["scope"]), (&json!("ended"), &json!("a/1")));
@@ -291,12 +291,12 @@ async fn a_poll_of_an_election_waits_for_another_leader(place: Place) {
     let waits = tokio::spawn(async move { client.get(&first).await.of(200).body });
     until("the poll waits", || waiting(client, 1)).await;
     let asked = json!({"scope": "app/leader", "owner": "one#1"});
-    let deed = client.post("/v1/leases/acquire", asked).await.of(200).body["deed"].clone();
+    let grant = client.post("/v1/leases/acquire", asked).await.of(200).body["grant"].clone();
     let told = waits.await.unwrap();
     assert_eq!(told["leader"]["holder"], "one#1");
     assert_eq!(
         (&told["revision"], &told["leader"]["revision"]),
-        (&deed["revision"], &deed["revision"])
+        (&grant["revision"], &grant["revision"])
     );
     let same = observe(format!("&after={}&wait_ms=20", told["revision"])).await;
     assert_eq!(
@@ -306,7 +306,7 @@ async fn a_poll_of_an_election_waits_for_another_leader(place: Place) {
     let second = path(format!("&after={}&wait_ms=15000", told["revision"]));
     let waits = tokio::spawn(async move { client.get(&second).await.of(200).body });
     until("the poll waits", || waiting(client, 1)).await;
-    client.post("/v1/leases/release", json!({"deed": deed})).await.of(200);
+    client.post("/v1/leases/release", json!({"grant": grant})).await.of(200);
     assert_eq!(waits.await.unwrap(), json!({"leader": null, "revision": 0}));
 }
 

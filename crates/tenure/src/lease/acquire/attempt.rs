@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::flaws::{Flaw, planted};
 use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest};
-use crate::lease::acquire::commit::{Attempt, Attempted, adopt, take};
-use crate::lease::end::reap::leaves_remains;
+use crate::lease::acquire::commit::{Attempt, Taken, adopt, take};
+use crate::lease::end::reap::leaves_orphan;
 use crate::lease::hold::state::Held;
 use crate::lease::hooks::is_worth_asking_again;
 use crate::lease::inner::Inner;
@@ -68,7 +68,7 @@ pub(crate) async fn resume(
     for _ in 0..REPLANS {
         let owned = claim.owned(inner, terms.owner_or(&inner.owner)).await?;
         let Some(first) = owned.first() else { return Ok(None) };
-        let reapable = terms.reapable || leaves_remains(inner, first).await?;
+        let reapable = terms.reapable || leaves_orphan(inner, first).await?;
         if let Some(held) = adopt(inner, owned, terms, reapable).await? {
             return Ok(Some(held));
         }
@@ -106,8 +106,8 @@ async fn try_taking(
         }
         let attempt = Attempt { leases, terms, nonce: &nonce, commit };
         let error = match take(inner, attempt).await? {
-            Attempted::Held(held) => return Ok(Tried::Held(held)),
-            Attempted::Refused(error) => error,
+            Taken::Held(held) => return Ok(Tried::Held(held)),
+            Taken::Refused(error) => error,
         };
         match &error {
             Error::AlreadyExists { key, .. } if is_marker(key) => return Ok(Tried::Blocked),

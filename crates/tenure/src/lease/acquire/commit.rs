@@ -7,9 +7,9 @@ use crate::flaws::{Flaw, planted};
 use crate::lease::acquire::claim::read;
 use crate::lease::hold::renew;
 use crate::lease::hold::state::{Held, NewTenure};
-use crate::lease::hooks::{Draft, Subject};
+use crate::lease::hooks::{HookContext, LeaseRef};
 use crate::lease::inner::Inner;
-use crate::lease::record::{self, LEASE, REMAINS, RemainsRecord, encode, tagged};
+use crate::lease::record::{self, LEASE, ORPHAN, OrphanRecord, encode, tagged};
 use crate::lease::{LeaseInfo, Terms, Timing};
 use crate::store::{Commit, Committed, Expect, Put, Touch, Written};
 use crate::{Error, Key, Result};
@@ -20,7 +20,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) const LATE_LOOKS: u32 = 5;
 
 /// How an attempt ended.
-pub(crate) enum Attempted {
+pub(crate) enum Taken {
     /// All of it is held.
     Held(Vec<Arc<Held>>),
     /// The store understood and said no; nothing was taken.
@@ -37,7 +37,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 /// Takes leases, or nothing.
-pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Attempted> {
+pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Taken> {
     let timing = attempt.terms.timing(&inner.options, inner.store.capabilities());
     let acquired_at_ms = inner.clock.wall_ms();
     let owner = attempt.terms.owner_or(&inner.owner);
@@ -58,7 +58,7 @@ pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Att
         }
         Err(error) => {
             abandoned.settle();
-            return if error.is_refusal() { Ok(Attempted::Refused(error)) } else { Err(error) };
+            return if error.is_refusal() { Ok(Taken::Refused(error)) } else { Err(error) };
         }
     };
     let sent = renew::counted_from(inner, sent);
@@ -87,7 +87,7 @@ pub(crate) async fn take(inner: &Arc<Inner>, attempt: Attempt<'_>) -> Result<Att
     for held in &held {
         inner.began(held, sent);
     }
-    Ok(Attempted::Held(held))
+    Ok(Taken::Held(held))
 }
 
 async fn build(
@@ -112,17 +112,17 @@ async fn build(
     }
     if attempt.terms.reapable {
         for key in &attempt.leases {
-            let remains = RemainsRecord { lease: key.id.clone(), record: record.to_record() };
+            let orphan = OrphanRecord { lease: key.id.clone(), record: record.to_record() };
             let id = tagged(&key.id, attempt.nonce);
-            commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
+            commit = commit.put(Put::new(Key::new(ORPHAN, id), encode(&orphan)));
         }
     }
     // The hook gets a draft of its own: what the lease needs is not its to lose.
-    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
+    let mut draft = HookContext { store: &inner.store, commit: Commit::new() };
     if let Some(hooks) = &attempt.terms.hooks {
         for key in &attempt.leases {
             let (id, nonce, holder) = (&key.id, attempt.nonce, owner);
-            hooks.will_insert(Subject { id, nonce, holder, token: None }, &mut draft).await?;
+            hooks.will_insert(LeaseRef { id, nonce, holder, token: None }, &mut draft).await?;
         }
     }
     Ok((attempt.leases, commit.and(draft.commit).and(attempt.commit)))
@@ -361,7 +361,7 @@ async fn withdraw_one(inner: &Inner, key: &Key, nonce: &str) -> Result<()> {
         return Ok(());
     };
     let gone = Commit::new().delete(key.clone(), Expect::Revision(info.revision));
-    let remains = Key::new(REMAINS, tagged(&key.id, nonce));
-    let gone = if inner.multi() { gone.delete(remains, Expect::Any) } else { gone };
+    let orphan = Key::new(ORPHAN, tagged(&key.id, nonce));
+    let gone = if inner.multi() { gone.delete(orphan, Expect::Any) } else { gone };
     inner.store.commit(gone).await.map(drop)
 }

@@ -13,7 +13,7 @@ use crate::lease::hold::state::Held;
 use crate::lease::inner::Inner;
 use crate::lease::queue::list::find_waiter;
 use crate::lease::record::{
-    LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, SLOTS, WAITER, encode, tagged, untagged,
+    LeaseInfo, LeaseRecord, ORPHAN, OrphanRecord, SLOTS, WAITER, encode, tagged, untagged,
 };
 use crate::store::{Capability, Commit, Expect, Put};
 use crate::{Error, Key, Result};
@@ -140,13 +140,13 @@ pub(crate) async fn build(
         .new_token();
     let mut commit = demands.put(put).delete(waiter.key.clone(), Expect::Revision(waiter.revision));
     if held.reapable {
-        let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
-        commit = commit.delete(remains, Expect::Any);
+        let orphan = Key::new(ORPHAN, tagged(&held.key.id, &held.nonce));
+        commit = commit.delete(orphan, Expect::Any);
     }
     if waiter.record.reapable {
-        let remains = RemainsRecord { lease: held.key.id.clone(), record: record.clone() };
+        let orphan = OrphanRecord { lease: held.key.id.clone(), record: record.clone() };
         let id = tagged(&held.key.id, nonce);
-        commit = commit.put(Put::new(Key::new(REMAINS, id), encode(&remains)));
+        commit = commit.put(Put::new(Key::new(ORPHAN, id), encode(&orphan)));
     }
     Ok(HandOver { commit, record, to: waiter.owner.to_string() })
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::flaws::{Flaw, planted};
 use crate::lease::coordinator::prefixes;
-use crate::lease::hooks::{Draft, ReapHook, is_worth_asking_again};
+use crate::lease::hooks::{HookContext, ReapHook, is_worth_asking_again};
 use crate::lease::inner::Inner;
 use crate::lease::record::{
-    LEASE, LeaseInfo, LeaseRecord, REMAINS, RemainsRecord, decode, tagged, untagged,
+    LEASE, LeaseInfo, LeaseRecord, ORPHAN, OrphanRecord, decode, tagged, untagged,
 };
 use crate::lease::{Coordinator, Namespace, Owner};
 use crate::store::{Capability, Commit, Expect, Query};
@@ -28,7 +28,7 @@ const ATTEMPTS: u32 = 5;
 impl Coordinator {
     /// What is left to reap in a namespace, also below it if asked, or everywhere: the leases that ended
     /// without a release, as they were. What cannot be read is left out, and logged.
-    pub async fn remains(
+    pub async fn orphans(
         &self,
         namespace: Option<&Namespace>,
         children: bool,
@@ -43,7 +43,7 @@ impl Coordinator {
         Ok(left)
     }
 
-    /// Reaps one of [`Coordinator::remains`]: the lease with this id that was acquired under this nonce.
+    /// Reaps one of [`Coordinator::orphan`]: the lease with this id that was acquired under this nonce.
     /// The commit applies with it or not at all, so it takes effect once, however many reap. `false` if
     /// it has been reaped: by somebody else, or by an earlier attempt whose answer was lost.
     ///
@@ -58,7 +58,7 @@ impl Coordinator {
     ) -> Result<bool> {
         let inner = self.inner();
         able(inner)?;
-        let key = Key::new(REMAINS, tagged(id, nonce));
+        let key = Key::new(ORPHAN, tagged(id, nonce));
         let Some(object) = inner.store.get(&key).await? else { return Ok(false) };
         let living = living(inner, std::slice::from_ref(&object)).await?;
         if let (None, Some(lease)) = (dead(inner, &object, &living)?, living.get(id)) {
@@ -90,9 +90,9 @@ fn able(inner: &Inner) -> Result<()> {
 }
 
 /// Whether this lease leaves something to reap.
-pub(crate) async fn leaves_remains(inner: &Inner, lease: &LeaseInfo) -> Result<bool> {
-    let remains = Key::new(REMAINS, tagged(&lease.id, &lease.nonce));
-    Ok(inner.multi() && inner.store.get(&remains).await?.is_some())
+pub(crate) async fn leaves_orphan(inner: &Inner, lease: &LeaseInfo) -> Result<bool> {
+    let orphan = Key::new(ORPHAN, tagged(&lease.id, &lease.nonce));
+    Ok(inner.multi() && inner.store.get(&orphan).await?.is_some())
 }
 
 /// Reaps all that is left under a prefix. One that fails does not hold up the others; its error is
@@ -101,16 +101,16 @@ pub(crate) async fn reap(inner: &Inner, prefix: &str, hook: &dyn ReapHook) -> Re
     able(inner)?;
     let mut reaped = 0;
     let mut failed = None;
-    let mut query = Query::new(REMAINS).prefix(prefix);
+    let mut query = Query::new(ORPHAN).prefix(prefix);
     loop {
-        // Remains first, leases after: a lease that is missing from the later list has ended.
+        // Orphan first, leases after: a lease that is missing from the later list has ended.
         let page = inner.store.list(&query).await?;
         let living = living(inner, &page.objects).await?;
         for object in &page.objects {
             match reap_if_dead(inner, object, &living, hook).await {
                 Ok(done) => reaped += usize::from(done),
                 Err(error) if concerns_one(&error) => {
-                    tracing::warn!(%error, remains = %object.key, "not reaped; going on");
+                    tracing::warn!(%error, orphan = %object.key, "not reaped; going on");
                     failed.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
@@ -130,15 +130,15 @@ pub(crate) fn concerns_one(error: &Error) -> bool {
 
 /// Adds all that is left under a prefix.
 async fn list(inner: &Inner, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<()> {
-    let mut query = Query::new(REMAINS).prefix(prefix);
+    let mut query = Query::new(ORPHAN).prefix(prefix);
     loop {
         let page = inner.store.list(&query).await?;
         let living = living(inner, &page.objects).await?;
         for object in &page.objects {
-            let remains = dead(inner, object, &living);
-            match remains.and_then(|dead| dead.map(|dead| info(object, &dead)).transpose()) {
+            let orphan = dead(inner, object, &living);
+            match orphan.and_then(|dead| dead.map(|dead| info(object, &dead)).transpose()) {
                 Ok(dead) => left.extend(dead),
-                Err(error) => tracing::warn!(%error, remains = %object.key, "cannot be reaped"),
+                Err(error) => tracing::warn!(%error, orphan = %object.key, "cannot be reaped"),
             }
         }
         match page.next {
@@ -148,10 +148,10 @@ async fn list(inner: &Inner, prefix: &str, left: &mut Vec<LeaseInfo>) -> Result<
     }
 }
 
-/// The payloads of the leases that live, among those whose remains these are, by id.
-async fn living(inner: &Inner, remains: &[Object]) -> Result<BTreeMap<String, Object>> {
+/// The payloads of the leases that live, among those whose orphan these are, by id.
+async fn living(inner: &Inner, orphan: &[Object]) -> Result<BTreeMap<String, Object>> {
     let id = |object: &Object| untagged(&object.key.id).map(|(lease, _)| lease.to_owned());
-    let ids: BTreeSet<String> = remains.iter().filter_map(id).collect();
+    let ids: BTreeSet<String> = orphan.iter().filter_map(id).collect();
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(BTreeMap::new()) };
     // An id holds no control characters, so nothing lies between it and this.
     let query = Query::new(LEASE).from(first.clone()).until(format!("{last}\u{1}"));
@@ -166,30 +166,30 @@ async fn reap_if_dead(
     hook: &dyn ReapHook,
 ) -> Result<bool> {
     match dead(inner, object, living)? {
-        Some(remains) => reap_with(inner, object, &info(object, &remains)?, hook).await,
+        Some(orphan) => reap_with(inner, object, &info(object, &orphan)?, hook).await,
         None => Ok(false),
     }
 }
 
-/// What these remains are of, unless it lives.
+/// What these orphan are of, unless it lives.
 fn dead(
     inner: &Inner,
     object: &Object,
     living: &BTreeMap<String, Object>,
-) -> Result<Option<RemainsRecord>> {
-    let remains: RemainsRecord = decode(object, inner.backend())?;
+) -> Result<Option<OrphanRecord>> {
+    let orphan: OrphanRecord = decode(object, inner.backend())?;
     // One that cannot be read may be the very one, so nothing is concluded from it.
-    let present = living.get(&remains.lease);
+    let present = living.get(&orphan.lease);
     let present = present.map(|lease| decode::<LeaseRecord>(lease, inner.backend())).transpose()?;
-    let lives = present.is_some_and(|lease| lease.nonce == remains.record.nonce);
-    Ok((!lives).then_some(remains))
+    let lives = present.is_some_and(|lease| lease.nonce == orphan.record.nonce);
+    Ok((!lives).then_some(orphan))
 }
 
 /// The lease as it was.
-fn info(object: &Object, remains: &RemainsRecord) -> Result<LeaseInfo> {
-    let record = &remains.record;
+fn info(object: &Object, orphan: &OrphanRecord) -> Result<LeaseInfo> {
+    let record = &orphan.record;
     Ok(LeaseInfo {
-        id: remains.lease.clone(),
+        id: orphan.lease.clone(),
         holder: Owner::from_parts(&record.holder, &record.start)?,
         token: object.token,
         nonce: record.nonce.clone(),
@@ -201,10 +201,10 @@ fn info(object: &Object, remains: &RemainsRecord) -> Result<LeaseInfo> {
     })
 }
 
-fn expecting(remains: &Object) -> Expect {
+fn expecting(orphan: &Object) -> Expect {
     match planted(Flaw::ReapsTwice) {
         true => Expect::Any,
-        false => Expect::Revision(remains.revision),
+        false => Expect::Revision(orphan.revision),
     }
 }
 
@@ -216,7 +216,7 @@ async fn reap_with(
 ) -> Result<bool> {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let mut draft = Draft { store: &inner.store, commit: Commit::new() };
+        let mut draft = HookContext { store: &inner.store, commit: Commit::new() };
         hook.will_reap(info, &mut draft).await?;
         let removal = Commit::new().delete(object.key.clone(), expecting(object));
         match inner.store.commit(removal.and(draft.commit)).await {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::lease::end::guard::Leaving;
 use crate::lease::hold::renew::{Found, found};
 use crate::lease::hold::state::Held;
-use crate::lease::hooks::{Draft, Subject, is_worth_asking_again};
+use crate::lease::hooks::{HookContext, LeaseRef, is_worth_asking_again};
 use crate::lease::inner::Inner;
 use crate::lease::record::{
-    LEASE, LeaseRecord, REMAINS, REVOKED, RevokedRecord, decode, encode, tagged,
+    LEASE, LeaseRecord, ORPHAN, REVOKED, RevokedRecord, decode, encode, tagged,
 };
 use crate::lease::{Loss, Scope};
 use crate::store::{Commit, Expect, Put};
@@ -113,19 +113,19 @@ fn deletion(inner: &Inner, leases: &[Arc<Held>]) -> Commit {
     for held in leases {
         commit = commit.delete(held.key.clone(), Expect::Token(held.token));
         if held.reapable && inner.multi() {
-            let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
-            commit = commit.delete(remains, Expect::Any);
+            let orphan = Key::new(ORPHAN, tagged(&held.key.id, &held.nonce));
+            commit = commit.delete(orphan, Expect::Any);
         }
     }
     commit
 }
 
 async fn build(inner: &Inner, leases: &[Arc<Held>], outcome: Outcome<'_>) -> Result<Commit> {
-    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
+    let mut draft = HookContext { store: &inner.store, commit: Commit::new() };
     for held in leases {
         let Some(hooks) = &held.hooks else { continue };
         let (id, nonce) = (&*held.key.id, &*held.nonce);
-        let lease = Subject { id, nonce, holder: &held.owner, token: Some(held.token) };
+        let lease = LeaseRef { id, nonce, holder: &held.owner, token: Some(held.token) };
         match outcome {
             Outcome::Plain => {}
             Outcome::Ok(value) => hooks.will_release_ok(lease, value, &mut draft).await?,
@@ -211,9 +211,9 @@ async fn settle_one(inner: &Inner, held: &Held, hooked: bool) -> Settled {
         Ok(Found::Ours(_)) => Settled::StillOurs,
         Ok(Found::Ended(_)) if !hooked => Settled::Gone,
         Ok(Found::Ended(_)) if held.reapable => {
-            let remains = Key::new(REMAINS, tagged(&held.key.id, &held.nonce));
-            match inner.store.get(&remains).await {
-                // The release takes the remains along; an expiry leaves them.
+            let orphan = Key::new(ORPHAN, tagged(&held.key.id, &held.nonce));
+            match inner.store.get(&orphan).await {
+                // The release takes the orphan along; an expiry leaves them.
                 Ok(None) => Settled::Gone,
                 _ => Settled::Uncertain,
             }

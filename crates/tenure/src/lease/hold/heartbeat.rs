@@ -1,7 +1,7 @@
 //! A renewal that has to change something else in the same commit.
 
 use crate::lease::hold::state::Held;
-use crate::lease::hooks::{Draft, Hooks, Subject};
+use crate::lease::hooks::{HookContext, Hooks, LeaseRef};
 use crate::lease::inner::Inner;
 use crate::lease::record::{LeaseRecord, encode};
 use crate::store::{Commit, Expect, Put, Touched};
@@ -23,13 +23,13 @@ pub(crate) fn same_again(held: &Held) -> Put {
 
 /// Renews one lease together with what its hook adds.
 pub(crate) async fn with_hooks(inner: &Inner, held: &Held, hooks: &dyn Hooks) -> Result<Touched> {
-    let subject = Subject {
+    let subject = LeaseRef {
         id: &held.key.id,
         nonce: &held.nonce,
         holder: &held.owner,
         token: Some(held.token),
     };
-    let mut draft = Draft { store: &inner.store, commit: Commit::new() };
+    let mut draft = HookContext { store: &inner.store, commit: Commit::new() };
     hooks.will_heartbeat(subject, &mut draft).await?;
     let commit = Commit::from(same_again(held)).and(draft.commit);
     match inner.store.commit(commit).await?.first_put() {

@@ -8,8 +8,8 @@ use futures::poll;
 use tokio::task::JoinHandle;
 
 use crate::lease::{
-    Coordinator, Draft, Hooks, LEASE, Lease, LeaseEvent, Loss, REMAINS, Scope, Subject, Terms,
-    WAITER,
+    Coordinator, HookContext, Hooks, LEASE, Lease, LeaseEvent, LeaseRef, Loss, ORPHAN, Scope,
+    Terms, WAITER,
 };
 
 use crate::clock::{Clock as _, ManualClock, SharedClock, SystemClock};
@@ -54,7 +54,7 @@ async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
     plan.next(Operation::Commit, Fault::LostReply);
     plan.next(Operation::Get, Fault::Delay(2 * SECOND));
     let (inner, held) = (Arc::clone(lease.inner()), Arc::clone(lease.held()));
-    let witness = lease.witness();
+    let observer = lease.observer();
     let mut renewing = Box::pin(renew::renew_now(&inner, vec![held]));
     assert!(poll!(&mut renewing).is_pending(), "the renewal is on its way");
     let mut handing = Box::pin(lease.hand_over("next"));
@@ -68,7 +68,7 @@ async fn a_hand_over_is_told_as_one_also_if_a_renewal_finds_out_first() {
     clock.advance(SECOND);
     handing.await.map_err(|(_, error)| error).unwrap();
     let to = next.owner().to_string();
-    assert_eq!(witness.loss(), Some(Loss::HandedOver { to }));
+    assert_eq!(observer.loss(), Some(Loss::HandedOver { to }));
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
@@ -252,7 +252,7 @@ async fn what_a_hook_should_have_heard_of_in_time_is_left_for_the_reaper() {
     let lease = coordinator.acquire(&scope, &terms).await.unwrap();
     lease.held().state().valid_until = Duration::ZERO;
     assert!(matches!(lease.release_ok(b"42").await, Err(Error::Lost { .. })));
-    assert_eq!(store.list_all(&Query::new(REMAINS)).await.unwrap().len(), 1);
+    assert_eq!(store.list_all(&Query::new(ORPHAN)).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ struct PanicsOnce(AtomicBool);
 
 #[async_trait::async_trait]
 impl Hooks for PanicsOnce {
-    async fn will_heartbeat(&self, _: Subject<'_>, _: &mut Draft<'_>) -> Result<()> {
+    async fn will_heartbeat(&self, _: LeaseRef<'_>, _: &mut HookContext<'_>) -> Result<()> {
         assert!(self.0.swap(true, Ordering::AcqRel), "on purpose");
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::lease::hold::heartbeat;
 use crate::lease::hold::renew;
 use crate::lease::hold::state::Held;
 use crate::lease::inner::Inner;
-use crate::lease::{Deed, Loss, Metadata, Owner, Witness};
+use crate::lease::{LeaseGrant, LeaseObserver, Loss, Metadata, Owner};
 use crate::store::Fence;
 use crate::{Error, Result};
 
@@ -70,8 +70,8 @@ impl Lease {
     }
 
     /// Lets somebody else see whether it is held.
-    pub fn witness(&self) -> Witness {
-        Witness::new(&self.inner, &self.held)
+    pub fn observer(&self) -> LeaseObserver {
+        LeaseObserver::new(&self.inner, &self.held)
     }
 
     /// The life that each renewal grants.
@@ -189,15 +189,15 @@ impl Lease {
         release::release(&self.inner, &[Arc::clone(&self.held)], Outcome::Fail(error)).await
     }
 
-    /// Stops renewing it here and hands out its deed, with which it is renewed and released through
+    /// Stops renewing it here and hands out its grant, with which it is renewed and released through
     /// any [`crate::lease::Coordinator`] on the same store. It is not released. Hooks stay behind: a client
-    /// that has the deed changes the lease alone.
-    pub fn detach(self) -> Deed {
+    /// that has the grant changes the lease alone.
+    pub fn detach(self) -> LeaseGrant {
         let remaining = self.remaining();
         self.inner.detach(&self.held);
-        Deed {
+        LeaseGrant {
             id: self.held.key.id.clone(),
-            line: self.queue.to_string(),
+            queue: self.queue.to_string(),
             owner: self.held.owner.clone(),
             token: self.held.token,
             nonce: self.held.nonce.to_string(),

@@ -10,16 +10,16 @@ use crate::lease::inner::Inner;
 use crate::store::Fence;
 
 /// Sees whether a lease is held, and cannot let go of it. Cheap to clone; for code that works under a
-/// lease whose handle is with somebody else. Comes from [`crate::lease::Lease::witness`].
+/// lease whose handle is with somebody else. Comes from [`crate::lease::Lease::observer`].
 ///
-/// It holds nothing: when the handle is gone and the lease let go of, it has ended for its witnesses too.
+/// It holds nothing: when the handle is gone and the lease let go of, it has ended for its observers too.
 #[derive(Clone)]
-pub struct Witness {
+pub struct LeaseObserver {
     inner: Arc<Inner>,
     held: Arc<Held>,
 }
 
-impl Witness {
+impl LeaseObserver {
     pub(crate) fn new(inner: &Arc<Inner>, held: &Arc<Held>) -> Self {
         Self { inner: Arc::clone(inner), held: Arc::clone(held) }
     }
@@ -55,9 +55,9 @@ impl Witness {
     }
 }
 
-impl fmt::Debug for Witness {
+impl fmt::Debug for LeaseObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Witness")
+        f.debug_struct("LeaseObserver")
             .field("id", &self.id())
             .field("token", &self.token())
             .finish_non_exhaustive()
@@ -72,11 +72,11 @@ mod tests {
     use crate::store::memory::MemoryStore;
 
     #[tokio::test]
-    async fn a_witness_sees_what_the_handle_sees_and_outlives_it() {
+    async fn an_observer_sees_what_the_handle_sees_and_outlives_it() {
         let coordinator = Coordinator::new(MemoryStore::new().into_store()).unwrap();
         let terms = Terms::new().ttl(Duration::from_secs(60));
         let lease = coordinator.acquire(&"a/k".parse().unwrap(), &terms).await.unwrap();
-        let (kept, released) = (lease.witness(), lease.witness());
+        let (kept, released) = (lease.observer(), lease.observer());
         assert_eq!((kept.id(), kept.token(), kept.fence()), ("a/k", lease.token(), lease.fence()));
         assert!(kept.loss().is_none() && kept.remaining() > Duration::from_secs(30));
         let waiting = tokio::spawn(async move { kept.lost().await });

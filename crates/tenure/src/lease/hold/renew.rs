@@ -224,10 +224,7 @@ pub(crate) async fn found(inner: &Inner, held: &Held) -> Result<Found> {
         if *info.nonce == *held.nonce {
             return Ok(Found::Ours(info.revision));
         }
-        return Ok(Found::Ended(Loss::Attempted {
-            by: info.holder.to_string(),
-            token: info.token,
-        }));
+        return Ok(Found::Ended(Loss::Taken { by: info.holder.to_string(), token: info.token }));
     }
     if inner.clock.uptime() >= until {
         return Ok(Found::Ended(Loss::Expired));

@@ -139,7 +139,7 @@ impl Held {
     /// The error of a call that acts as if it were still held.
     pub(crate) fn lost(&self, loss: &Loss) -> Error {
         let current = match loss {
-            Loss::Attempted { token, .. } => Some(*token),
+            Loss::Taken { token, .. } => Some(*token),
             _ => None,
         };
         Error::Lost { key: self.key.clone(), token: self.token, current }

@@ -8,20 +8,20 @@ use crate::lease::{Metadata, Owner, Timing};
 use crate::store::{Capabilities, Fence, Touch};
 use crate::{Error, Key};
 
-/// A lease on paper: plain data, enough to [renew](crate::lease::Coordinator::renew_deeds),
-/// [release](crate::lease::Coordinator::release_deed) and
-/// [hand over](crate::lease::Coordinator::hand_over_deed) a lease at a replica that has never seen it.
+/// A lease on paper: plain data, enough to [renew](crate::lease::Coordinator::renew_grants),
+/// [release](crate::lease::Coordinator::release_grant) and
+/// [hand over](crate::lease::Coordinator::hand_over_grant) a lease at a replica that has never seen it.
 ///
 /// It is how a server holds leases for owners who are elsewhere: the server keeps nothing, the owner
-/// keeps the deed and has it renewed in time. A deed is no secret and proves nothing; who may use it
+/// keeps the grant and has it renewed in time. A grant is no secret and proves nothing; who may use it
 /// is for the server to decide. Comes from [`crate::lease::Lease::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deed {
+pub struct LeaseGrant {
     /// The id of the lease object: the scope as people write it, with `#…` behind it for a shared
     /// one.
     pub id: String,
-    /// The line in which others wait for it: the scope, or the group of a slot.
-    pub line: String,
+    /// The wait queue of those who want it: the scope, or the group of a slot.
+    pub queue: String,
     /// Who holds it.
     pub owner: Owner,
     /// The fencing token.
@@ -34,24 +34,24 @@ pub struct Deed {
     pub ttl: Duration,
     /// Whether it leaves something to reap if it ends without a release.
     pub reapable: bool,
-    /// How long the holder may still act, as of when this deed was handed out: counted from before
+    /// How long the holder may still act, as of when this grant was handed out: counted from before
     /// the request to the store left, with the holder's margin taken off. A client that gets it over a
     /// network counts it from before it asked.
     pub remaining: Duration,
 }
 
-/// What a renewal by deed achieved.
+/// What a renewal by grant achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// The revision to renew by next time.
     pub revision: u64,
     /// The life granted, at least the one asked for.
     pub ttl: Duration,
-    /// How long the holder may act from now on, as in [`Deed::remaining`].
+    /// How long the holder may act from now on, as in [`LeaseGrant::remaining`].
     pub remaining: Duration,
 }
 
-impl Deed {
+impl LeaseGrant {
     /// The lease object.
     pub fn key(&self) -> Key {
         Key::new(LEASE, self.id.clone())
@@ -105,9 +105,9 @@ impl Deed {
     }
 }
 
-impl From<&Deed> for Fence {
-    fn from(deed: &Deed) -> Self {
-        deed.fence()
+impl From<&LeaseGrant> for Fence {
+    fn from(grant: &LeaseGrant) -> Self {
+        grant.fence()
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct News {
 }
 
 /// A group while it is being decided.
-struct Draft<'a> {
+struct HookContext<'a> {
     overlay: Overlay<'a>,
     frames: Frames,
     batches: Vec<Arc<Batch>>,
@@ -107,7 +107,7 @@ impl Core {
         // Read under the lock: an instant taken earlier could lie before a commit that came first.
         let at_ms = self.time.now_ms().max(head.at_ms);
         self.rotate(head, at_ms)?;
-        let mut draft = Draft {
+        let mut draft = HookContext {
             overlay: Overlay::new(&self.files),
             frames: Frames::new(at_ms),
             batches: Vec::new(),
@@ -133,7 +133,7 @@ impl Core {
         Ok(Group { answers, news: Some(news), swept })
     }
 
-    fn write(&self, head: &mut Head, draft: &Draft<'_>, at_ms: i64) -> Result<()> {
+    fn write(&self, head: &mut Head, draft: &HookContext<'_>, at_ms: i64) -> Result<()> {
         let (layout, disk) = (&self.files.layout, &self.files.disk);
         let mut staged = stage(&self.files, &draft.overlay, false)?;
         let frames = &draft.frames.bytes;
@@ -183,7 +183,7 @@ impl Core {
     }
 }
 
-impl Draft<'_> {
+impl HookContext<'_> {
     /// The inner error is this commit's alone, a file that it needs and that cannot be read
     /// included; the outer one concerns the group.
     fn decide(&mut self, core: &Core, commit: &Commit, at_ms: i64) -> Result<Result<Committed>> {

@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// Decides a touch and writes what the file shall be.
-    fn draft(&self, touch: &Touch, now_ms: i64) -> Result<Draft> {
+    fn draft(&self, touch: &Touch, now_ms: i64) -> Result<HookContext> {
         let stored = self.files.read_object(&touch.key)?;
         let row = stored.as_ref().map(|stored| &stored.row);
         let (expires_at_ms, touched) = decide_touch(touch, row, self.instant(now_ms))?;
@@ -68,10 +68,10 @@ impl Core {
         let bytes = encode(&Stored { written_at_ms: now_ms, ..stored })?;
         let path = self.files.layout.object(&touch.key);
         let temp = self.files.disk.write_temp(path.parent().unwrap_or(&path), &bytes)?;
-        Ok(Draft { touched, expires_at_ms, temp, path })
+        Ok(HookContext { touched, expires_at_ms, temp, path })
     }
 
-    fn place(&self, draft: &Draft, flushed: Result<()>) -> Result<()> {
+    fn place(&self, draft: &HookContext, flushed: Result<()>) -> Result<()> {
         let disk = &self.files.disk;
         flushed
             .and_then(|()| disk.rename(&draft.temp.path, &draft.path))
@@ -81,7 +81,7 @@ impl Core {
     fn note_touches(
         &self,
         touches: &[Touch],
-        drafts: &[Result<Draft>],
+        drafts: &[Result<HookContext>],
         results: &[Result<Touched>],
         now_ms: i64,
     ) {
@@ -101,7 +101,7 @@ impl Core {
 }
 
 /// A touch that is decided and written, but not in place.
-struct Draft {
+struct HookContext {
     touched: Touched,
     expires_at_ms: i64,
     temp: Temp,

@@ -1,11 +1,11 @@
-//! Deeds: a lease that one coordinator granted and another one renews, releases or passes on.
+//! LeaseGrants: a lease that one coordinator granted and another one renews, releases or passes on.
 
 use std::time::Duration;
 
 use tenure::Error;
 use tenure::lease::{
-    Coordinator, Deed, Draft, LeaseInfo, Metadata, Owner, ReapHook, ReleaseOutcome, Renewed, Scope,
-    Terms,
+    Coordinator, HookContext, LeaseGrant, LeaseInfo, Metadata, Owner, ReapHook, ReleaseOutcome,
+    Renewed, Scope, Terms,
 };
 use tenure::store::Commit;
 
@@ -18,42 +18,42 @@ use crate::{Behaviour, Failure};
 pub(super) fn all() -> Vec<Behaviour> {
     vec![
         behaviour!(
-            a_deed_is_renewed_anywhere,
+            a_grant_is_renewed_anywhere,
             [ttl, real_time],
             "by a coordinator that did not grant it, for several lives; unrenewed it expires"
         ),
         behaviour!(
-            many_deeds_are_renewed_together,
+            many_grants_are_renewed_together,
             [ttl, real_time],
             "in one round trip, and one that makes no sense does not hold up the others"
         ),
         behaviour!(
-            a_deed_out_of_date_is_renewed_all_the_same,
+            a_grant_out_of_date_is_renewed_all_the_same,
             [ttl, real_time],
             "after a proclamation at another coordinator, which everybody can read"
         ),
         behaviour!(
-            a_deed_of_a_lost_lease_says_who_has_it,
+            a_grant_of_a_lost_lease_says_who_has_it,
             [ttl, real_time],
             "to whoever renews, releases, proclaims or hands over by it, and nothing happens"
         ),
         behaviour!(
-            a_release_by_deed_wakes_a_waiter,
+            a_release_by_grant_wakes_a_waiter,
             [ttl, real_time, told],
             "whichever coordinator released it, long before it would have expired"
         ),
         behaviour!(
-            a_released_deed_leaves_nothing_to_reap,
+            a_released_grant_leaves_nothing_to_reap,
             [multi, ttl, real_time],
             "and one that was let expire is reaped in its owner's name"
         ),
         behaviour!(
-            a_deed_is_handed_over,
+            a_grant_is_handed_over,
             [multi, ttl, real_time, told],
             "to a waiter by name, by a coordinator that did not grant it"
         ),
         behaviour!(
-            a_slot_is_handed_over_by_deed,
+            a_slot_is_handed_over_by_grant,
             [multi, ttl, real_time, told],
             "to whoever waits for the group, the same slot under a greater token"
         ),
@@ -75,18 +75,18 @@ pub(super) fn on_behalf(ctx: &Context, name: &str) -> Result<Terms, Failure> {
     Ok(terms(ctx).owner(owner(name)?))
 }
 
-/// Acquires on behalf of somebody and hands out the deed.
-async fn deed_for(
+/// Acquires on behalf of somebody and hands out the grant.
+async fn grant_for(
     ctx: &Context,
     coordinator: &Coordinator,
     scope: &Scope,
     name: &str,
-) -> Result<Deed, Failure> {
+) -> Result<LeaseGrant, Failure> {
     Ok(coordinator.acquire(scope, &on_behalf(ctx, name)?).await?.detach())
 }
 
-async fn renew(coordinator: &Coordinator, deed: &Deed) -> tenure::Result<Renewed> {
-    let answers = coordinator.renew_deeds(std::slice::from_ref(deed)).await;
+async fn renew(coordinator: &Coordinator, grant: &LeaseGrant) -> tenure::Result<Renewed> {
+    let answers = coordinator.renew_grants(std::slice::from_ref(grant)).await;
     answers.into_iter().next().unwrap_or_else(|| Err(Error::invalid("answer", "there is none")))
 }
 
@@ -104,60 +104,60 @@ pub(super) async fn in_line(
     .await
 }
 
-async fn a_deed_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
+async fn a_grant_is_renewed_anywhere(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("anywhere")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let lease = a.acquire(&scope, &on_behalf(&ctx, "client")?).await?;
     ensure_eq!((a.held(), a.metrics().held.get()), (1, 1), "held before");
-    let mut deed = lease.detach();
+    let mut grant = lease.detach();
     ensure_eq!((a.held(), a.metrics().held.get()), (0, 0), "held after");
-    ensure!(deed.remaining > Duration::ZERO && deed.remaining < deed.ttl, "{deed:?}");
+    ensure!(grant.remaining > Duration::ZERO && grant.remaining < grant.ttl, "{grant:?}");
     let mut before = ctx.uptime();
     for _ in 0..9 {
-        ctx.pass(deed.ttl / 3).await;
+        ctx.pass(grant.ttl / 3).await;
         before = ctx.uptime();
-        let renewed = renew(&b, &deed).await?;
+        let renewed = renew(&b, &grant).await?;
         ensure!(renewed.remaining < renewed.ttl, "{renewed:?}");
-        deed = deed.renewed(&renewed);
+        grant = grant.renewed(&renewed);
         let holder = b.holder(&scope).await?;
-        ensure_in_time!(ctx.uptime() < before + deed.ttl, "asked after its life: {holder:?}");
+        ensure_in_time!(ctx.uptime() < before + grant.ttl, "asked after its life: {holder:?}");
         let holder = holder.ok_or("it was released")?;
-        ensure_eq!((holder.token, &holder.holder), (deed.token, &owner("client")?));
+        ensure_eq!((holder.token, &holder.holder), (grant.token, &owner("client")?));
     }
     let asked = a.acquire(&scope, &terms(&ctx)).await;
-    refused(asked, ctx.uptime() < before + deed.ttl)?;
+    refused(asked, ctx.uptime() < before + grant.ttl)?;
     // Fenced like any other, and over like any other once nobody renews it.
     if ctx.caps().multi_object_commits {
-        b.store().commit(Commit::new().fenced_by(&deed)).await?;
+        b.store().commit(Commit::new().fenced_by(&grant)).await?;
     }
     let next = soon("the next holder", a.acquire(&scope, &terms(&ctx).wait_forever())).await??;
-    ensure!(next.token() > deed.token, "{} after {}", next.token(), deed.token);
+    ensure!(next.token() > grant.token, "{} after {}", next.token(), grant.token);
     Ok(next.release().await?)
 }
 
-async fn many_deeds_are_renewed_together(ctx: Context) -> Result<(), Failure> {
+async fn many_grants_are_renewed_together(ctx: Context) -> Result<(), Failure> {
     let a = ctx.coordinator("a").await?;
     let (store, calls) = counted(ctx.store());
     let b = Coordinator::builder(store).name("b").start()?;
     let long = on_behalf(&ctx, "client")?.ttl(ctx.ttl_of(Duration::from_secs(20)));
-    let mut deeds = Vec::new();
+    let mut grants = Vec::new();
     for n in 0..10 {
-        deeds.push(a.acquire(&ctx.scope(&format!("many-{n}"))?, &long).await?.detach());
+        grants.push(a.acquire(&ctx.scope(&format!("many-{n}"))?, &long).await?.detach());
     }
     let [_, _, _, before, _] = calls.all();
-    let answers = b.renew_deeds(&deeds).await;
+    let answers = b.renew_grants(&grants).await;
     ensure_eq!(calls.all()[3] - before, 1, "round trips");
-    for (deed, answer) in deeds.iter_mut().zip(answers) {
-        *deed = deed.clone().renewed(&answer?);
+    for (grant, answer) in grants.iter_mut().zip(answers) {
+        *grant = grant.clone().renewed(&answer?);
     }
     // A life that cannot be, and one that has ended.
-    deeds[3].ttl = Duration::ZERO;
-    b.release_deed(&deeds[7], ReleaseOutcome::Plain).await?;
-    for (n, answer) in b.renew_deeds(&deeds).await.into_iter().enumerate() {
+    grants[3].ttl = Duration::ZERO;
+    b.release_grant(&grants[7], ReleaseOutcome::Plain).await?;
+    for (n, answer) in b.renew_grants(&grants).await.into_iter().enumerate() {
         match (n, &answer) {
             (3, Err(Error::Invalid { .. })) | (7, Err(Error::Lost { current: None, .. })) => {}
             (3 | 7, _) | (_, Err(_)) => {
-                return Err(Failure::new(format!("deed {n}: {answer:?}")));
+                return Err(Failure::new(format!("grant {n}: {answer:?}")));
             }
             _ => {}
         }
@@ -165,53 +165,53 @@ async fn many_deeds_are_renewed_together(ctx: Context) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn a_deed_out_of_date_is_renewed_all_the_same(ctx: Context) -> Result<(), Failure> {
+async fn a_grant_out_of_date_is_renewed_all_the_same(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("stale")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
-    let deed = deed_for(&ctx, &a, &scope, "client").await?;
+    let grant = grant_for(&ctx, &a, &scope, "client").await?;
     let metadata = Metadata::from([("address".into(), "10.0.0.7:80".into())]);
-    let proclaimed = b.proclaim_deed(&deed, metadata.clone()).await?;
-    ensure!(proclaimed.revision > deed.revision, "{proclaimed:?}");
+    let proclaimed = b.proclaim_grant(&grant, metadata.clone()).await?;
+    ensure!(proclaimed.revision > grant.revision, "{proclaimed:?}");
     let info = a.holder(&scope).await?.ok_or("nobody holds it")?;
-    ensure_eq!((info.metadata, info.token), (metadata, deed.token));
+    ensure_eq!((info.metadata, info.token), (metadata, grant.token));
     ensure_eq!(info.holder, owner("client")?);
     // The old paper still says who it is, and asks for another life this time.
-    let longer = Deed { ttl: ctx.ttl_of(deed.ttl * 2), ..deed.clone() };
+    let longer = LeaseGrant { ttl: ctx.ttl_of(grant.ttl * 2), ..grant.clone() };
     let renewed = renew(&a, &longer).await?;
     ensure!(renewed.revision >= proclaimed.revision, "{renewed:?} after {proclaimed:?}");
     ensure_eq!(renewed.ttl, longer.ttl);
-    ensure!(renewed.remaining > deed.ttl, "{renewed:?}");
-    Ok(b.release_deed(&deed, ReleaseOutcome::Ok(b"done")).await?)
+    ensure!(renewed.remaining > grant.ttl, "{renewed:?}");
+    Ok(b.release_grant(&grant, ReleaseOutcome::Ok(b"done")).await?)
 }
 
-async fn a_deed_of_a_lost_lease_says_who_has_it(ctx: Context) -> Result<(), Failure> {
+async fn a_grant_of_a_lost_lease_says_who_has_it(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("lost")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
-    let deed = deed_for(&ctx, &a, &scope, "client").await?;
+    let grant = grant_for(&ctx, &a, &scope, "client").await?;
     ensure!(b.revoke(&scope, "maintenance").await?, "there was a holder");
-    says_lost(&a, &deed, None).await?;
+    says_lost(&a, &grant, None).await?;
     let holder = b.acquire(&scope, &terms(&ctx)).await?;
-    says_lost(&a, &deed, Some(holder.token())).await?;
+    says_lost(&a, &grant, Some(holder.token())).await?;
     holder.renew().await?;
     Ok(holder.release().await?)
 }
 
-/// Whatever is done by this deed is told that it is lost, and who has it.
+/// Whatever is done by this grant is told that it is lost, and who has it.
 async fn says_lost(
     coordinator: &Coordinator,
-    deed: &Deed,
+    grant: &LeaseGrant,
     holder: Option<u64>,
 ) -> Result<(), Failure> {
     let answers = [
-        renew(coordinator, deed).await.map(drop),
-        coordinator.proclaim_deed(deed, Metadata::new()).await.map(drop),
-        coordinator.release_deed(deed, ReleaseOutcome::Fail("stopped")).await,
-        coordinator.hand_over_deed(deed, "nobody").await,
+        renew(coordinator, grant).await.map(drop),
+        coordinator.proclaim_grant(grant, Metadata::new()).await.map(drop),
+        coordinator.release_grant(grant, ReleaseOutcome::Fail("stopped")).await,
+        coordinator.hand_over_grant(grant, "nobody").await,
     ];
     for answer in answers {
         match answer {
             Err(Error::Lost { key, token, current }) => {
-                ensure_eq!((key, token, current), (deed.key(), deed.token, holder));
+                ensure_eq!((key, token, current), (grant.key(), grant.token, holder));
             }
             other => return Err(Failure::new(format!("not lost: {other:?}"))),
         }
@@ -219,11 +219,11 @@ async fn says_lost(
     Ok(())
 }
 
-async fn a_release_by_deed_wakes_a_waiter(ctx: Context) -> Result<(), Failure> {
+async fn a_release_by_grant_wakes_a_waiter(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("woken")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let long = ctx.ttl_of(Duration::from_secs(60));
-    let deed = a.acquire(&scope, &on_behalf(&ctx, "client")?.ttl(long)).await?.detach();
+    let grant = a.acquire(&scope, &on_behalf(&ctx, "client")?.ttl(long)).await?.detach();
     let waiting = {
         let (b, scope, terms) = (b.clone(), scope.clone(), terms(&ctx).wait_forever());
         tokio::spawn(async move { b.acquire(&scope, &terms).await })
@@ -235,9 +235,9 @@ async fn a_release_by_deed_wakes_a_waiter(ctx: Context) -> Result<(), Failure> {
     })
     .await?;
     let other = ctx.coordinator("other").await?;
-    other.release_deed(&deed, ReleaseOutcome::Plain).await?;
+    other.release_grant(&grant, ReleaseOutcome::Plain).await?;
     let next = soon("the next holder", waiting).await???;
-    ensure!(next.token() > deed.token, "{} after {}", next.token(), deed.token);
+    ensure!(next.token() > grant.token, "{} after {}", next.token(), grant.token);
     ensure_eq!(b.waiting(), 0, "still in line");
     Ok(next.release().await?)
 }
@@ -247,20 +247,20 @@ struct Names(std::sync::Mutex<Vec<String>>);
 
 #[async_trait::async_trait]
 impl ReapHook for Names {
-    async fn will_reap(&self, lease: &LeaseInfo, _: &mut Draft<'_>) -> tenure::Result<()> {
+    async fn will_reap(&self, lease: &LeaseInfo, _: &mut HookContext<'_>) -> tenure::Result<()> {
         let mut names = self.0.lock().map_err(|_| Error::invalid("names", "poisoned"))?;
         names.push(lease.holder.to_string());
         Ok(())
     }
 }
 
-async fn a_released_deed_leaves_nothing_to_reap(ctx: Context) -> Result<(), Failure> {
+async fn a_released_grant_leaves_nothing_to_reap(ctx: Context) -> Result<(), Failure> {
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let reapable = |name: &str| Ok::<_, Failure>(on_behalf(&ctx, name)?.ttl(ctx.ttl()).reapable());
     let released = a.acquire(&ctx.scope("released")?, &reapable("tidy")?).await?.detach();
     let expired = a.acquire(&ctx.scope("expired")?, &reapable("gone")?).await?.detach();
     ensure!(released.reapable && expired.reapable, "{released:?}");
-    b.release_deed(&released, ReleaseOutcome::Plain).await?;
+    b.release_grant(&released, ReleaseOutcome::Plain).await?;
     ctx.pass(ctx.ttl() + ctx.slack() * 2).await;
     let names = Names(std::sync::Mutex::default());
     let namespace = ctx.namespace("lease")?;
@@ -279,13 +279,13 @@ async fn a_released_deed_leaves_nothing_to_reap(ctx: Context) -> Result<(), Fail
     Ok(())
 }
 
-async fn a_deed_is_handed_over(ctx: Context) -> Result<(), Failure> {
+async fn a_grant_is_handed_over(ctx: Context) -> Result<(), Failure> {
     let scope = ctx.scope("handed")?;
     let (a, b, c) =
         (ctx.coordinator("a").await?, ctx.coordinator("b").await?, ctx.coordinator("c").await?);
     let long = on_behalf(&ctx, "client")?.ttl(ctx.ttl_of(Duration::from_secs(20)));
-    let deed = a.acquire(&scope, &long).await?.detach();
-    let nobody = b.hand_over_deed(&deed, "nobody").await;
+    let grant = a.acquire(&scope, &long).await?.detach();
+    let nobody = b.hand_over_grant(&grant, "nobody").await;
     ensure!(matches!(nobody, Err(Error::Invalid { .. })), "{nobody:?}");
     let mut waiting = Vec::new();
     for (n, name) in ["first", "second"].into_iter().enumerate() {
@@ -294,25 +294,25 @@ async fn a_deed_is_handed_over(ctx: Context) -> Result<(), Failure> {
         waiting.push(tokio::spawn(async move { c.acquire(&wanted, &terms).await }));
         in_line(&b, &scope, n + 1).await?;
     }
-    b.hand_over_deed(&deed, "second#1").await?;
+    b.hand_over_grant(&grant, "second#1").await?;
     let handed = soon("the successor", waiting.remove(1)).await???;
-    ensure!(handed.token() > deed.token, "{} after {}", handed.token(), deed.token);
+    ensure!(handed.token() > grant.token, "{} after {}", handed.token(), grant.token);
     ensure_eq!(handed.owner(), &owner("second")?);
-    match renew(&a, &deed).await {
+    match renew(&a, &grant).await {
         Err(Error::Lost { current, .. }) => ensure_eq!(current, Some(handed.token())),
         other => return Err(Failure::new(format!("still held: {other:?}"))),
     }
-    b.release_deed(&handed.detach(), ReleaseOutcome::Plain).await?;
+    b.release_grant(&handed.detach(), ReleaseOutcome::Plain).await?;
     Ok(soon("the first in line", waiting.remove(0)).await???.release().await?)
 }
 
-async fn a_slot_is_handed_over_by_deed(ctx: Context) -> Result<(), Failure> {
+async fn a_slot_is_handed_over_by_grant(ctx: Context) -> Result<(), Failure> {
     let group = ctx.namespace("passing")?;
     let (a, b) = (ctx.coordinator("a").await?, ctx.coordinator("b").await?);
     let slot = a.slots(&group).acquire(1, &on_behalf(&ctx, "client")?).await?;
     let index = slot.index();
-    let deed = slot.into_lease().detach();
-    ensure_eq!(deed.line, group.as_str(), "the line of a slot is its group");
+    let grant = slot.into_lease().detach();
+    ensure_eq!(grant.queue, group.as_str(), "the line of a slot is its group");
     let waiting = {
         let (b, group, terms) = (b.clone(), group.clone(), on_behalf(&ctx, "next")?.wait_forever());
         tokio::spawn(async move { b.slots(&group).acquire(1, &terms).await })
@@ -323,14 +323,14 @@ async fn a_slot_is_handed_over_by_deed(ctx: Context) -> Result<(), Failure> {
         }
     })
     .await?;
-    let deed = deed.clone().renewed(&renew(&b, &deed).await?);
+    let grant = grant.clone().renewed(&renew(&b, &grant).await?);
     let other = ctx.coordinator("other").await?;
-    other.hand_over_deed(&deed, "next").await?;
+    other.hand_over_grant(&grant, "next").await?;
     let handed = soon("the successor", waiting).await???;
     ensure_eq!(handed.index(), index);
-    ensure!(handed.token() > deed.token, "{} after {}", handed.token(), deed.token);
-    let deed = handed.into_lease().detach();
-    other.release_deed(&deed, ReleaseOutcome::Plain).await?;
+    ensure!(handed.token() > grant.token, "{} after {}", handed.token(), grant.token);
+    let grant = handed.into_lease().detach();
+    other.release_grant(&grant, ReleaseOutcome::Plain).await?;
     ensure_eq!(a.list_holders(&group).await?.len(), 0, "holders left");
     Ok(())
 }

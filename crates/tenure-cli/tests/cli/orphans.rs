@@ -1,5 +1,5 @@
 //! What rests on a look: `lease revoke --token`, `slots resize --version`, and `lease reap` of what `lease
-//! remains` lists.
+//! orphans` lists.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -73,13 +73,13 @@ fn what_is_left_is_listed_and_reaped_once() {
     // One that lives has left nothing.
     let _held = holder.hold("a.b/c");
 
-    let own = ran(&["lease", "remains", "a"]).ok();
+    let own = ran(&["lease", "orphans", "a"]).ok();
     let rows: Vec<_> = own.lines().collect();
     assert!(rows[0].starts_with("SCOPE  HOLDER") && rows[0].ends_with("METADATA"), "{own}");
     assert!(rows[1].starts_with("a/d    worker#") && rows[1].ends_with("host=h7"), "{own}");
     assert_eq!(rows.len(), 2, "{own}");
-    let all = lines(&ran(&["lease", "remains", "--json"]).ok());
-    let below = lines(&ran(&["lease", "remains", "a", "--children", "--json"]).ok());
+    let all = lines(&ran(&["lease", "orphans", "--json"]).ok());
+    let below = lines(&ran(&["lease", "orphans", "a", "--children", "--json"]).ok());
     assert_eq!((all.len(), below.len()), (3, 3), "{all:?}");
     let of = |token: u64| all.iter().find(|left| left["token"] == token).expect("what it left");
     let first = of(tokens[0]);
@@ -96,7 +96,7 @@ fn what_is_left_is_listed_and_reaped_once() {
     assert!(rest[0].starts_with("reaped    a.b/c  worker#"), "{rest:?}");
     assert!(rest[0].ends_with(&format!("token {}", tokens[1])), "{rest:?}");
     assert!(rest.len() == 2 && rest[1].starts_with("reaped    a/d  worker#"), "{rest:?}");
-    assert_eq!(ran(&["lease", "remains", "--json"]).ok(), "");
+    assert_eq!(ran(&["lease", "orphans", "--json"]).ok(), "");
     ran(&["lease", "reap", "a/d"]).fails(3, "a/d has left nothing to reap");
     assert!(ran(&["lease", "ls"]).ok().contains("a.b/c"), "the one that lives is untouched");
 }

@@ -1,4 +1,4 @@
-//! `tenure lease remains` and `tenure lease reap`: what leases left behind that ended without a release.
+//! `tenure lease orphans` and `tenure lease reap`: what leases left behind that ended without a release.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -19,14 +19,14 @@ pub(crate) async fn ls(
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.reader().await?;
-    let remains = coordinator.remains(namespace, children).await?;
+    let orphans = coordinator.orphans(namespace, children).await?;
     coordinator.store().close().await;
     if json {
         let lines: String =
-            remains.iter().map(|left| format!("{}\n", remains_json(left))).collect();
+            orphans.iter().map(|left| format!("{}\n", orphans_json(left))).collect();
         std::io::stdout().write_all(lines.as_bytes())?;
     } else {
-        let rows: Vec<_> = remains.iter().map(row).collect();
+        let rows: Vec<_> = orphans.iter().map(row).collect();
         table::print(&["SCOPE", "HOLDER", "TOKEN", "SINCE", "METADATA"], &rows)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -40,11 +40,11 @@ pub(crate) async fn reap(
     store: &StoreArgument,
 ) -> anyhow::Result<ExitCode> {
     let coordinator = store.coordinator().await?;
-    let mut remains = Vec::new();
+    let mut orphans = Vec::new();
     for scope in scopes {
-        remains.extend(of(&coordinator, scope, token).await?);
+        orphans.extend(of(&coordinator, scope, token).await?);
     }
-    for left in &remains {
+    for left in &orphans {
         let (scope, token) = (&left.id, left.token);
         let reaping = coordinator.reap_one(scope, &left.nonce, left.revision, Commit::new());
         let reaped = reaping.await?;
@@ -78,13 +78,13 @@ async fn of(
     scope: &str,
     token: Option<u64>,
 ) -> anyhow::Result<Vec<LeaseInfo>> {
-    let mut remains = coordinator.remains(Some(&namespace(scope)?), false).await?;
-    remains.retain(|left| left.id == scope && token.is_none_or(|token| left.token == token));
-    if remains.is_empty() {
+    let mut orphans = coordinator.orphans(Some(&namespace(scope)?), false).await?;
+    orphans.retain(|left| left.id == scope && token.is_none_or(|token| left.token == token));
+    if orphans.is_empty() {
         let token = token.map(|token| format!(" under token {token}")).unwrap_or_default();
         return Err(Told::not_found(format!("{scope}{token} has left nothing to reap")).into());
     }
-    Ok(remains)
+    Ok(orphans)
 }
 
 /// What is left as a row: scope, holder, token, since when it was held, what the holder told.
@@ -100,7 +100,7 @@ fn row(left: &LeaseInfo) -> Vec<String> {
 }
 
 /// What is left, for programs.
-fn remains_json(left: &LeaseInfo) -> Value {
+fn orphans_json(left: &LeaseInfo) -> Value {
     json!({
         "scope": left.id,
         "holder": left.holder.to_string(),
