@@ -21,7 +21,7 @@ async fn one_holds_and_others_are_told_who() -> Result<()> {
         let server = Serving::start(&store).await?;
         let leases = server.leases().await?;
         let first = acquire(&leases, SCOPE, terms("a#1")).await?;
-        ensure!(first.scope == SCOPE && first.owner == "a#1" && first.line == SCOPE, "{first:?}");
+        ensure!(first.scope == SCOPE && first.owner == "a#1" && first.queue == SCOPE, "{first:?}");
         let refused = acquire(&leases, SCOPE, terms("b#1")).await;
         let error = told(refused, Code::FailedPrecondition, "held")?;
         ensure!(error.holder.as_deref() == Some("a#1") && error.token == first.token, "{error:?}");

@@ -48,7 +48,7 @@ async fn as_many_as_there_are_and_more_after_a_resize_which_evicts_nobody() -> R
         ensure!(show(&here).await?.count.is_none(), "no such group yet");
         let (first, one) = acquire(&here, terms("a#1")).await?;
         let (_, two) = acquire(&there, terms("b#1")).await?;
-        ensure!(one != two && first.line == GROUP, "{one} {two} {first:?}");
+        ensure!(one != two && first.queue == GROUP, "{one} {two} {first:?}");
         told(acquire(&here, terms("c#1")).await, Code::FailedPrecondition, "held")?;
         // The same owner asking again gets the slot it has.
         ensure!(acquire(&there, terms("a#1")).await?.1 == one);
