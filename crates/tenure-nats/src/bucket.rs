@@ -10,10 +10,9 @@ use tenure::backend::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::connection::{Connection, parse};
-use crate::info::{Info, InfoReply, NO_STREAM};
+use crate::connection::{Connection, RequestFailure, parse};
+use crate::stream_info::{Info, InfoReply, NO_STREAM};
 use crate::subject::Subjects;
-use crate::wire::Content;
 
 /// How long a marker of an end stays: as long as a watcher may be away and still hear of it.
 pub(crate) const MARKER_LIFE: Duration = Duration::from_secs(120);
@@ -39,10 +38,10 @@ pub(crate) async fn open(connection: &Connection) -> Result<Info> {
 
 fn check_server(connection: &Connection) -> Result<()> {
     let (major, minor, patch) = SERVER;
-    if connection.line.client.is_server_compatible(major, minor, patch) {
+    if connection.client.is_server_compatible(major, minor, patch) {
         return Ok(());
     }
-    let version = connection.line.client.server_info().version;
+    let version = connection.client.server_info().version;
     Err(Error::Refused {
         backend: BACKEND,
         reason: format!(
@@ -56,10 +55,10 @@ async fn create(connection: &Connection) -> Result<Info> {
     let config = wanted(&connection.subjects, connection.options.replicas.unwrap_or(1));
     let payload = serde_json::to_vec(&config).map_err(|e| Error::unavailable(BACKEND, e))?;
     let subject = format!("$JS.API.STREAM.CREATE.{}", connection.subjects.stream());
-    let content = Content { subject: &subject, head: None, payload: &payload };
-    let reply = connection.ask(&content, connection.options.reply_timeout).await;
+    let timeout = connection.options.reply_timeout;
+    let reply = connection.request(&subject, None, payload.into(), timeout).await;
     // Making what is there already is no error, so this may be read as a read.
-    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?)?;
+    let reply: InfoReply = parse(&reply.map_err(RequestFailure::for_read)?)?;
     if let Some(error) = reply.error.filter(|error| error.err_code != NAME_IN_USE) {
         let bucket = connection.subjects.bucket();
         let what = format!("bucket {bucket} cannot be made: {}", error.description);
@@ -94,18 +93,18 @@ fn wanted(subjects: &Subjects, replicas: usize) -> Config {
 }
 
 /// Everything that is stored is told, in order, with its sequence.
-fn news(subjects: &Subjects) -> Republish {
-    Republish { source: subjects.all(), destination: subjects.told(), headers_only: false }
+fn republished(subjects: &Subjects) -> Republish {
+    Republish { source: subjects.all(), destination: subjects.republished(), headers_only: false }
 }
 
 fn republish_flags(subjects: &Subjects) -> String {
-    let (all, told) = (subjects.all(), subjects.told());
+    let (all, told) = (subjects.all(), subjects.republished());
     format!("--republish-source='{all}' --republish-destination='{told}'")
 }
 
 /// Has the bucket tell of what it stores, from now on. That costs the server something with every
 /// write, so it begins with the first watch that anybody opens.
-pub(crate) async fn tell_news(connection: &Connection) -> Result<()> {
+pub(crate) async fn republish(connection: &Connection) -> Result<()> {
     let info: serde_json::Value = connection.read("STREAM.INFO", &json!({})).await?;
     if info["error"]["err_code"] == json!(NO_STREAM) {
         return Err(connection.gone());
@@ -115,13 +114,12 @@ pub(crate) async fn tell_news(connection: &Connection) -> Result<()> {
         return Ok(());
     }
     // Only this one setting changes, whatever else the server keeps there.
-    config["republish"] = json!(news(&connection.subjects));
+    config["republish"] = json!(republished(&connection.subjects));
     let stream = connection.subjects.stream();
     let subject = format!("$JS.API.STREAM.UPDATE.{stream}");
-    let config = config.to_string();
-    let content = Content { subject: &subject, head: None, payload: config.as_bytes() };
-    let reply = connection.ask(&content, connection.options.reply_timeout).await;
-    let reply: InfoReply = parse(&reply.map_err(|trouble| trouble.for_read())?)?;
+    let (config, timeout) = (config.to_string(), connection.options.reply_timeout);
+    let reply = connection.request(&subject, None, config.into(), timeout).await;
+    let reply: InfoReply = parse(&reply.map_err(RequestFailure::for_read)?)?;
     let Some(error) = reply.error else { return Ok(()) };
     let flags = republish_flags(&connection.subjects);
     Err(Error::Refused {
@@ -232,7 +230,7 @@ fn contents(config: &Config, subjects: &Subjects) -> Vec<Fault> {
 /// When objects come to their end.
 fn lives(config: &Config, subjects: &Subjects) -> Vec<Fault> {
     let markers = config.subject_delete_marker_ttl.unwrap_or_default();
-    let told = config.republish.as_ref().is_none_or(|told| *told == news(subjects));
+    let told = config.republish.as_ref().is_none_or(|told| *told == republished(subjects));
     [
         fault(
             config.max_messages_per_subject == 1,
@@ -294,7 +292,7 @@ fn lives(config: &Config, subjects: &Subjects) -> Vec<Fault> {
             told,
             "republish",
             config.republish.as_ref().map_or_else(String::new, |told| json!(told).to_string()),
-            format_args!("none, or from {} to {}", subjects.all(), subjects.told()),
+            format_args!("none, or from {} to {}", subjects.all(), subjects.republished()),
             "watchers would miss changes that follow one another quickly",
             republish_flags(subjects),
         ),

@@ -65,7 +65,7 @@ impl Shared {
             return Ok(Committed { revision: None, writes: Vec::new() });
         };
         let subject = self.subjects.of(key);
-        let guess = self.memory.recall(&subject).or_else(|| guess(commit));
+        let guess = self.cache.get(&subject).or_else(|| guess(commit));
         if let Some(base) = guess.filter(|_| self.is_up())
             && let Ok((committed, Some(replacement))) = self.decide(commit, &base)
             && let Published::Stored(known) = self.publish(&subject, &base, replacement).await?
@@ -112,7 +112,7 @@ impl Shared {
                 if self.is_still(subject, &base).await? {
                     return Ok(committed);
                 }
-                breathe(attempt).await;
+                pause(attempt).await;
                 continue;
             };
             sent.store(true, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Shared {
                 Published::Stored(known) => return Ok(settled(committed, known.sequence)),
                 Published::Refused => {
                     sent.store(false, Ordering::Relaxed);
-                    breathe(attempt).await;
+                    pause(attempt).await;
                 }
             }
         }
@@ -182,8 +182,8 @@ fn settled(mut committed: Committed, sequence: u64) -> Committed {
     committed
 }
 
-/// Whoever was refused again and again steps aside for a moment.
-pub(crate) async fn breathe(attempt: u32) {
+/// A commit that was refused again and again pauses for a moment.
+pub(crate) async fn pause(attempt: u32) {
     if attempt > 0 {
         let most = PAUSE * attempt.min(8);
         let nanos = below(&SystemRandom, u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));

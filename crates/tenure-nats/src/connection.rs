@@ -1,46 +1,41 @@
-//! One connection to the servers, and the question that decides everything: was it sent?
+//! The connection to the servers: one client of `async-nats`, and what a request without an answer means.
 //!
-//! The client reconnects by itself and keeps what it was given meanwhile. So a request that was
-//! handed over may reach the server at any later time; only what was never handed over, or what the
-//! servers themselves refused, is known not to have happened.
+//! The client reconnects by itself and keeps what it was given meanwhile. So a request that the client
+//! has taken may reach the server at any later time, and is [`RequestFailure::Unanswered`]. Only one that
+//! it never took, or that nobody received, is [`RequestFailure::Unsent`]. No request is sent again here;
+//! reads are asked again, and writes name the sequence that they replace.
 //!
-//! There are two ways to the servers. The client library lives on a thread of its own, so that renewals
-//! and news go on while the caller's runtime is busy or blocked. The [`Wire`] lives on the runtime that
-//! opened the store and serves requests made there: it saves a change of threads on the way out and back,
-//! and whoever asks on a runtime is proof that it runs.
+//! The client lives on a thread of its own, so that renewals and watches go on while the caller's
+//! runtime is busy or blocked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::client::{RequestError, RequestErrorKind};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Request};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tenure::{Error, Result};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::BACKEND;
 use crate::credentials::Credentials;
-use crate::elsewhere::Elsewhere;
 use crate::options::Options;
+use crate::server_choice::ServerChoice;
+use crate::server_time::ServerTime;
 use crate::subject::Subjects;
-use crate::time::ServerTime;
 use crate::url::{Login, Target};
-use crate::wire::{Answer, Content, Dial, Wire};
 use tenure::backend::home::Home;
 
 /// A read is asked again after this long without an answer: its leader may just have changed.
 const ASK_AGAIN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between looks whether all requests are answered.
-const SETTLED: Duration = Duration::from_millis(5);
+/// Requests under way at once; what comes then waits for its place.
+const AT_ONCE: u32 = 2048;
 /// A server that is silent for this long is asked for a sign of life. After three times as long it is
 /// left for another one: a lease of ten seconds survives that. Any server that runs gives the sign at
 /// once, however long its disks take; one that does not is left no more often than that.
-pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often in a row such a sign may be missing.
-pub(crate) const SILENCES: u32 = 3;
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// Whether the connection is there, and how often it was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,17 +46,20 @@ pub(crate) struct Link {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestFailure {
     /// Nothing can have happened.
     Unsent(String),
     /// It may have happened, or may happen yet.
     Unanswered(String),
 }
 
-impl From<RequestError> for Trouble {
+impl From<RequestError> for RequestFailure {
     fn from(error: RequestError) -> Self {
         match error.kind() {
-            RequestErrorKind::NoResponders => Self::nobody(),
+            RequestErrorKind::NoResponders => Self::Unsent(
+                "no server answers for the bucket: it has no leader at present, or JetStream is off"
+                    .into(),
+            ),
             RequestErrorKind::MaxPayloadExceeded | RequestErrorKind::InvalidSubject => {
                 Self::Unsent(format!("the request was refused by the client: {error}"))
             }
@@ -70,14 +68,7 @@ impl From<RequestError> for Trouble {
     }
 }
 
-impl Trouble {
-    /// Nobody was there to hear it.
-    pub(crate) fn nobody() -> Self {
-        let why =
-            "no server answers for the bucket: it has no leader at present, or JetStream is off";
-        Self::Unsent(why.into())
-    }
-
+impl RequestFailure {
     fn reason(self) -> String {
         match self {
             Self::Unsent(reason) | Self::Unanswered(reason) => reason,
@@ -98,16 +89,10 @@ impl Trouble {
     }
 }
 
-/// One connection, and whether it is there.
-pub(crate) struct Line {
+/// The connection of one store, and what is known of its servers.
+pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) link: watch::Receiver<Link>,
-}
-
-/// The connections of one store.
-pub(crate) struct Connection {
-    pub(crate) line: Line,
-    wire: Wire,
     pub(crate) subjects: Subjects,
     pub(crate) options: Options,
     pub(crate) time: ServerTime,
@@ -117,47 +102,37 @@ pub(crate) struct Connection {
     /// Whether its leader said that it is in a cluster.
     pub(crate) clustered: AtomicBool,
     closed: AtomicBool,
-    /// Requests that went through the client library and wait for their answers.
-    under_way: Arc<()>,
+    /// A place for each request under way. What waits for one was not sent.
+    places: Semaphore,
 }
 
 impl Connection {
     pub(crate) async fn open(target: &Target, options: Options) -> Result<Self> {
         let home = Home::start(BACKEND)?;
-        let credentials = options.credentials.as_deref().map(Credentials::open).transpose()?;
-        let credentials = credentials.map(Arc::new);
-        let settings = settings(target, &options, credentials.clone());
-        let line = Line::open(target, &options, settings, &home).await?;
-        let dial = Dial::new(target, &options, credentials, &line.client);
-        let wire = Wire::open(dial, options.clock.clone());
-        let (subjects, time) =
-            (Subjects::new(&target.bucket), ServerTime::new(options.clock.clone()));
-        let (replicas, closed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (clustered, under_way) = (AtomicBool::new(false), Arc::new(()));
+        let (settings, link) = settings(target, &options)?;
+        let client = connect(target, &options, settings, &home).await?;
         Ok(Self {
-            line,
-            wire,
-            subjects,
+            client,
+            link,
+            subjects: Subjects::new(&target.bucket),
+            time: ServerTime::new(options.clock.clone()),
             options,
-            time,
             home,
-            replicas,
-            clustered,
-            closed,
-            under_way,
+            replicas: AtomicUsize::new(0),
+            clustered: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            places: Semaphore::new(AT_ONCE as usize),
         })
     }
 
-    /// Sends what was handed over and hangs up; whoever waits for an answer still gets it.
-    pub(crate) async fn hang_up(&self) {
-        self.wire.close();
-        for _ in 0..self.options.reply_timeout.as_millis() / SETTLED.as_millis() {
-            if self.wire.is_quiet() && Arc::strong_count(&self.under_way) == 1 {
-                break;
-            }
-            tokio::time::sleep(SETTLED).await;
+    /// Waits for the answers that are still to come, and disconnects.
+    pub(crate) async fn disconnect(&self) {
+        let quiet = self.places.acquire_many(AT_ONCE);
+        if tokio::time::timeout(self.options.reply_timeout, quiet).await.is_err() {
+            tracing::debug!("disconnecting before all requests were answered");
         }
-        if let Err(error) = self.line.client.drain().await {
+        self.places.close();
+        if let Err(error) = self.client.drain().await {
             tracing::debug!(%error, "the connection was gone already");
         }
     }
@@ -167,9 +142,9 @@ impl Connection {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether a request from here would leave at once.
+    /// Whether a request would leave at once.
     pub(crate) fn is_up(&self) -> bool {
-        (self.wire.is_here() && self.wire.is_up()) || self.line.link.borrow().up
+        self.link.borrow().up
     }
 
     /// How many servers keep the bucket.
@@ -180,7 +155,7 @@ impl Connection {
     /// Whether several servers may keep the bucket. How many do may change at any time without our
     /// being told; a server that is in a cluster was started so.
     pub(crate) fn is_clustered(&self) -> bool {
-        self.clustered.load(Ordering::Relaxed) || self.line.client.server_info().cluster.is_some()
+        self.clustered.load(Ordering::Relaxed) || self.client.server_info().cluster.is_some()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -188,18 +163,51 @@ impl Connection {
     }
 
     /// One request and its answer. Waits for a lost connection to come back before it sends, not
-    /// after.
-    pub(crate) async fn ask(&self, content: &Content<'_>, patience: Duration) -> Answer {
+    /// after. Nothing is ever sent a second time.
+    pub(crate) async fn request(
+        &self,
+        subject: &str,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, RequestFailure> {
         if self.is_closed() {
-            return Err(Trouble::Unsent("the store was closed".into()));
+            return Err(closed());
         }
-        if self.wire.is_here()
-            && let Some(answer) = self.wire.ask(content, patience).await
-        {
-            return answer;
+        let mut request = Request::new().payload(payload).timeout(None);
+        if let Some(headers) = headers {
+            request = request.headers(headers);
         }
-        let _under_way = Arc::clone(&self.under_way);
-        Box::pin(self.line.ask(content, patience, &self.time)).await
+        let sent = AtomicBool::new(false);
+        let answer = self.exchange(subject.to_owned(), request, &sent);
+        let answer = tokio::time::timeout(timeout, answer).await;
+        answer.unwrap_or_else(|_| {
+            Err(match sent.into_inner() {
+                true => RequestFailure::Unanswered(format!("no answer within {timeout:?}")),
+                false => RequestFailure::Unsent(format!("it could not be sent within {timeout:?}")),
+            })
+        })
+    }
+
+    /// The same without a timeout. `sent` says whether the client may have taken the request.
+    async fn exchange(
+        &self,
+        subject: String,
+        request: Request,
+        sent: &AtomicBool,
+    ) -> Result<Bytes, RequestFailure> {
+        let _place = self.places.acquire().await.map_err(|_| closed())?;
+        let mut link = self.link.clone();
+        let losses = link.wait_for(|link| link.up).await.map_err(|_| closed())?.losses;
+        sent.store(true, Ordering::Relaxed);
+        tokio::select! {
+            biased;
+            reply = self.client.send_request(subject, request) => Ok(reply?.payload),
+            _ = link.wait_for(|link| link.losses != losses) => {
+                let why = "the connection broke before the answer";
+                Err(RequestFailure::Unanswered(why.into()))
+            }
+        }
     }
 
     /// Asks the leader of the bucket something that changes nothing, again if need be.
@@ -209,80 +217,46 @@ impl Connection {
         payload: &serde_json::Value,
     ) -> Result<T> {
         let subject = format!("$JS.API.{endpoint}.{}", self.subjects.stream());
-        let payload = payload.to_string();
-        let content = Content { subject: &subject, head: None, payload: payload.as_bytes() };
+        let payload = Bytes::from(payload.to_string());
         let until = self.time.uptime() + self.options.reply_timeout;
         loop {
             let left = until.saturating_sub(self.time.uptime());
-            let patience = left.min(ASK_AGAIN);
-            let trouble = match self.ask(&content, patience).await {
+            let timeout = left.min(ASK_AGAIN);
+            let failure = match self.request(&subject, None, payload.clone(), timeout).await {
                 Ok(reply) => return parse(&reply),
-                Err(trouble) => trouble,
+                Err(failure) => failure,
             };
             if self.is_closed() || self.time.uptime() + PAUSE >= until {
-                return Err(trouble.for_read());
+                return Err(failure.for_read());
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-/// Waits for a lost connection.
-async fn back(link: &mut watch::Receiver<Link>, patience: Duration) -> Result<(), Trouble> {
-    let lost = || Trouble::Unsent("the connection is lost and not back yet".into());
-    let back = tokio::time::timeout(patience, link.wait_for(|link| link.up)).await;
-    back.map_err(|_| lost())?.map(drop).map_err(|_| lost())
+fn closed() -> RequestFailure {
+    RequestFailure::Unsent("the store was closed".into())
 }
 
-impl Line {
-    /// Connects on a thread of its own.
-    async fn open(
-        target: &Target,
-        options: &Options,
-        (settings, link): (ConnectOptions, watch::Receiver<Link>),
-        home: &Home,
-    ) -> Result<Self> {
-        let servers = target.servers.clone();
-        let connecting = home.spawn(async move { settings.connect(servers).await });
-        let patience = options.connect_timeout * 2;
-        match tokio::time::timeout(patience, connecting).await {
-            Ok(Ok(Ok(client))) => Ok(Self { client, link }),
-            Ok(Ok(Err(error))) => Err(unreachable(target, options, &error)),
-            Ok(Err(error)) => Err(Error::unavailable(BACKEND, error)),
-            Err(_) => {
-                let shown = target.shown();
-                let what = format!("cannot connect to {shown}: no answer within {patience:?}");
-                Err(Error::unavailable(BACKEND, what))
-            }
+/// Connects on a thread of its own.
+async fn connect(
+    target: &Target,
+    options: &Options,
+    settings: ConnectOptions,
+    home: &Home,
+) -> Result<Client> {
+    let servers = target.servers.clone();
+    let connecting = home.spawn(async move { settings.connect(servers).await });
+    let timeout = options.connect_timeout * 2;
+    match tokio::time::timeout(timeout, connecting).await {
+        Ok(Ok(Ok(client))) => Ok(client),
+        Ok(Ok(Err(error))) => Err(unreachable(target, options, &error)),
+        Ok(Err(error)) => Err(Error::unavailable(BACKEND, error)),
+        Err(_) => {
+            let shown = target.shown();
+            let what = format!("cannot connect to {shown}: no answer within {timeout:?}");
+            Err(Error::unavailable(BACKEND, what))
         }
-    }
-
-    /// One request and its answer.
-    async fn ask(&self, content: &Content<'_>, patience: Duration, time: &ServerTime) -> Answer {
-        let mut link = self.link.clone();
-        let asked = time.uptime();
-        if !link.borrow().up {
-            back(&mut link, patience).await?;
-        }
-        let patience = patience.saturating_sub(time.uptime().saturating_sub(asked));
-        let losses = link.borrow_and_update().losses;
-        let payload = Bytes::copy_from_slice(content.payload);
-        let mut request = Request::new().payload(payload).timeout(None);
-        if let Some(head) = content.head {
-            request = request.headers(head.to_map());
-        }
-        let reply = tokio::select! {
-            biased;
-            reply = self.client.send_request(content.subject.to_owned(), request) => reply,
-            _ = link.wait_for(|link| link.losses != losses) => {
-                return Err(Trouble::Unanswered("the connection broke before the answer".into()));
-            }
-            // The client's own time begins when it has taken the request, which may be never.
-            () = tokio::time::sleep(patience) => {
-                return Err(Trouble::Unanswered(format!("no answer within {patience:?}")));
-            }
-        };
-        reply.map(|reply| reply.payload).map_err(Trouble::from)
     }
 }
 
@@ -294,18 +268,16 @@ pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
 }
 
 /// How the client library connects, and whether it is connected.
-fn settings(
-    target: &Target,
-    options: &Options,
-    credentials: Option<Arc<Credentials>>,
-) -> (ConnectOptions, watch::Receiver<Link>) {
+fn settings(target: &Target, options: &Options) -> Result<(ConnectOptions, watch::Receiver<Link>)> {
     let (link, told) = watch::channel(Link { up: true, losses: 0 });
-    let elsewhere = Elsewhere::default();
-    let mut settings = start(credentials)
+    let elsewhere = ServerChoice::default();
+    let mut settings = start(options)?
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
         .ping_interval(SIGN_OF_LIFE)
         .max_reconnects(None)
+        // There is room for every request that has a place, so that none of them waits.
+        .client_capacity(AT_ONCE as usize)
         // Ours are made of tokens that are encoded; see `subject`.
         .skip_subject_validation(true)
         .reconnect_delay_callback(|attempt| {
@@ -338,13 +310,16 @@ fn settings(
     if let Some((certificate, key)) = &options.client_certificate {
         settings = settings.add_client_certificate(certificate.clone(), key.clone());
     }
-    (settings, told)
+    Ok((settings, told))
 }
 
 /// As whom to connect, where a file says that; it comes before what the address says.
-fn start(credentials: Option<Arc<Credentials>>) -> ConnectOptions {
-    let Some(credentials) = credentials else { return ConnectOptions::new() };
-    ConnectOptions::with_auth_callback(move |nonce| std::future::ready(credentials.answer(&nonce)))
+fn start(options: &Options) -> Result<ConnectOptions> {
+    let Some(file) = &options.credentials else { return Ok(ConnectOptions::new()) };
+    let credentials = Credentials::open(file)?;
+    Ok(ConnectOptions::with_auth_callback(move |nonce| {
+        std::future::ready(credentials.answer(&nonce))
+    }))
 }
 
 /// Why connecting failed, with the next step.

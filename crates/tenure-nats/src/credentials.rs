@@ -1,8 +1,7 @@
 //! The credentials file of a user: a claim that somebody signed, and the key that proves whose it is.
 //!
-//! Claims end before programs do, and whoever issues them writes new files in their place. So the file
-//! is read for each connection. If what it holds is of no use, it counts what it held before: it may be
-//! in the middle of being replaced.
+//! Claims end before programs do, and are replaced by writing a new file. So the file is read for each
+//! connection. If it cannot be used, the one read before counts: it may be in the middle of being replaced.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,17 +34,11 @@ impl Credentials {
     }
 
     /// What to show to a server that sent this to be signed: the claim, and a signature.
-    pub(crate) fn sign(&self, nonce: &[u8]) -> Result<(String, Vec<u8>), String> {
-        let user = self.user();
-        let signature = user.key.sign(nonce).map_err(|error| error.to_string())?;
-        Ok((user.claim.clone(), signature))
-    }
-
-    /// The same for the client library.
     pub(crate) fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
-        let (claim, signature) = self.sign(nonce).map_err(AuthError::new)?;
+        let user = self.user();
         let mut auth = Auth::new();
-        (auth.jwt, auth.signature) = (Some(claim), Some(signature));
+        auth.signature = Some(user.key.sign(nonce).map_err(AuthError::new)?);
+        auth.jwt = Some(user.claim.clone());
         Ok(auth)
     }
 

@@ -15,31 +15,30 @@
 //! A commit concerns one object: more than that NATS does not do atomically for a plain bucket, so it
 //! is refused.
 //!
-//! The way of a commit: [`NatsStore`] → `commit` (what is `known`, or a look; the shared rules) →
-//! `publish` (one message) → the server; and back: the server republishes → `pump` → watchers.
+//! The way of a commit: [`NatsStore`] → `commit` (what is in the `cache`, or a read; the shared rules) →
+//! `publish` (one message) → `connection` → the server; and back: the server republishes → `watch` →
+//! the watches.
 
 mod bucket;
+mod cache;
 mod commit;
 mod connection;
 mod credentials;
-mod elsewhere;
-mod ended;
 mod envelope;
-mod head;
-mod info;
-mod known;
 mod monitor;
 mod options;
 mod publish;
-mod pump;
 mod read;
+mod recent_deletes;
+mod server_choice;
+mod server_time;
 mod shared;
 mod stored;
+mod stream_info;
 mod subject;
-mod time;
 mod touch;
 mod url;
-mod wire;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +95,7 @@ impl NatsStore {
         let mut capabilities = capabilities();
         capabilities.durability = monitor::durability(&info, &connection).await?;
         capabilities.replicas = u32::try_from(connection.replicas()).ok();
-        let room = connection.line.client.max_payload().saturating_sub(OVERHEAD_BYTES);
+        let room = connection.client.max_payload().saturating_sub(OVERHEAD_BYTES);
         let limits = &mut capabilities.limits;
         limits.payload_bytes = limits.payload_bytes.min(room);
         tracing::debug!(bucket = target.bucket, replicas = connection.replicas(), "connected");
@@ -146,7 +145,7 @@ pub fn capabilities() -> Capabilities {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
-        self.shared.pump.close();
+        self.shared.watches.close();
     }
 }
 
@@ -185,8 +184,8 @@ impl Backend for NatsStore {
     async fn close(&self) {
         let shared = &self.handle.shared;
         shared.close();
-        shared.pump.close();
-        shared.hang_up().await;
+        shared.watches.close();
+        shared.disconnect().await;
     }
 }
 

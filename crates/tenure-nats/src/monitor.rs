@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 
 use crate::BACKEND;
 use crate::connection::Connection;
-use crate::info::Info;
 use crate::options::Sync;
+use crate::stream_info::Info;
 
 /// The most an answer may hold.
 const ANSWER_BYTES: u64 = 1024 * 1024;
@@ -48,7 +48,7 @@ pub(crate) async fn durability(info: &Info, connection: &Connection) -> Result<D
 fn keepers(info: &Info, connection: &Connection) -> Vec<String> {
     if info.keepers.is_empty() {
         // No cluster, so it is the one we talk to.
-        return vec![connection.line.client.server_info().server_name];
+        return vec![connection.client.server_info().server_name];
     }
     info.keepers.clone()
 }
@@ -78,21 +78,31 @@ async fn ask(url: &str, timeout: Duration) -> Result<Told> {
     let failed = |why: String| {
         Error::unavailable(BACKEND, format!("monitoring endpoint {url} does not tell: {why}"))
     };
-    let Some(address) = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/')) else {
+    if !url.starts_with("http://") {
         return Err(Error::invalid(format!("monitor {url}"), "write http://host:8222"));
-    };
-    let answer = tokio::time::timeout(timeout, fetch(address)).await;
-    let answer = answer.map_err(|_| failed(format!("no answer within {timeout:?}")))?;
-    read(&answer.map_err(|error| failed(error.to_string()))?).map_err(|why| failed(why.to_owned()))
+    }
+    let varz = format!("{}/varz", url.trim_end_matches('/'));
+    let body = tokio::time::timeout(timeout, get(&varz)).await;
+    let body = body.map_err(|_| failed(format!("no answer within {timeout:?}")))?;
+    read(&body.map_err(failed)?).map_err(|why| failed(why.to_owned()))
 }
 
-async fn fetch(address: &str) -> std::io::Result<String> {
-    let mut connection = TcpStream::connect(address).await?;
-    let request = format!("GET /varz HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    connection.take(ANSWER_BYTES).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+/// What an HTTP server answers at this URL. Nothing else in this crate speaks HTTP.
+async fn get(url: &str) -> Result<Vec<u8>, String> {
+    let rest = url.strip_prefix("http://").unwrap_or(url);
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let exchange = async {
+        let mut connection = TcpStream::connect(host).await?;
+        let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        connection.take(ANSWER_BYTES).read_to_end(&mut answer).await?;
+        Ok(answer)
+    };
+    let mut answer = exchange.await.map_err(|error: std::io::Error| error.to_string())?;
+    let head = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let head = head.ok_or("it does not speak HTTP")?;
+    Ok(answer.split_off(head + 4))
 }
 
 #[derive(Deserialize)]
@@ -114,9 +124,8 @@ struct JetStreamConfig {
     sync_interval: Option<u64>,
 }
 
-fn read(answer: &str) -> Result<Told, &'static str> {
-    let body = answer.split_once("\r\n\r\n").ok_or("it does not speak HTTP")?.1;
-    let varz: Varz = serde_json::from_str(body).map_err(|_| "it is no NATS server's")?;
+fn read(body: &[u8]) -> Result<Told, &'static str> {
+    let varz: Varz = serde_json::from_slice(body).map_err(|_| "it is no NATS server's")?;
     let config = varz.jetstream.and_then(|jetstream| jetstream.config).ok_or("JetStream is off")?;
     let sync = match config.sync_interval {
         _ if config.sync_always => Sync::Always,
@@ -132,14 +141,14 @@ mod tests {
 
     #[test]
     fn answers_are_understood_or_refused() {
-        let answer = |body: &str| read(&format!("HTTP/1.0 200 OK\r\nX: y\r\n\r\n{body}"));
+        let answer = |body: &str| read(body.as_bytes());
         let told = |sync| Ok(Told { server: "n1".into(), sync });
         let every = r#"{"server_name":"n1","jetstream":{"config":{"sync_interval":120000000000}}}"#;
         assert_eq!(answer(every), told(Sync::Every(Duration::from_secs(120))));
         let always =
             r#"{"server_name":"n1","jetstream":{"config":{"sync_interval":1,"sync_always":true}}}"#;
         assert_eq!(answer(always), told(Sync::Always));
-        assert!(answer("{}").is_err() && answer("hello").is_err() && read("").is_err());
+        assert!(answer("{}").is_err() && answer("hello").is_err() && answer("").is_err());
     }
 
     #[test]

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use serde::Deserialize;
 use tenure::{Error, Object, Result};
 
 use crate::BACKEND;
 use crate::bucket::MARKER_LIFE;
-use crate::connection::parse;
+use crate::connection::{RequestFailure, parse};
 use crate::envelope::{self, OWN};
-use crate::head::Head;
 use crate::shared::Shared;
 use crate::stored::{ApiError, EXPECTED, EXPECTED_OF, Known, LATE, MARKER, OPERATION, TTL};
-use crate::wire::Content;
 
 /// The subject's last message is another one.
 const WRONG_SEQUENCE: u64 = 10071;
@@ -62,12 +61,12 @@ impl Shared {
         replacement: Replacement,
     ) -> Result<Published> {
         let sent = self.time.uptime();
-        let (head, payload) = message(base, &replacement, sent);
-        let content = Content { subject, head: Some(&head), payload: &payload };
-        let reply = self.ask(&content, self.options.reply_timeout).await;
-        let ack = acknowledged(&reply.map_err(|trouble| trouble.for_write())?)?;
+        let (headers, payload) = message(base, &replacement, sent);
+        let timeout = self.options.reply_timeout;
+        let reply = self.request(subject, Some(headers), payload, timeout).await;
+        let ack = acknowledged(&reply.map_err(RequestFailure::for_write)?)?;
         if let Some(error) = ack.error {
-            self.memory.forget(subject);
+            self.cache.remove(subject);
             return refusal(&error).map(|()| Published::Refused);
         }
         if ack.seq == 0 {
@@ -79,7 +78,7 @@ impl Shared {
         if is_late || base.unsettled_until.is_some_and(|end| sent < end) {
             known.unsettled_until = Some(now + SETTLE);
         }
-        self.memory.learn(subject, known.clone());
+        self.cache.update(subject, known.clone());
         if known.unsettled_until.is_some() && known.object.is_some() {
             Box::pin(self.confirm(subject, &known)).await?;
         }
@@ -94,15 +93,14 @@ impl Shared {
         if !self.is_clustered() {
             return Ok(true);
         }
-        let mut head = Head::new();
-        head.add(EXPECTED, base.sequence);
-        head.add(EXPECTED_OF, subject);
+        let mut headers = HeaderMap::new();
+        headers.insert(EXPECTED, HeaderValue::from(base.sequence));
+        headers.insert(EXPECTED_OF, subject);
         // To other clients of the bucket there is nothing.
-        head.add(OPERATION, "PURGE");
-        let agreed = self.subjects.agreed();
-        let content = Content { subject: &agreed, head: Some(&head), payload: b"" };
-        let reply = self.ask(&content, self.options.reply_timeout).await;
-        let reply = reply.map_err(|trouble| trouble.for_read())?;
+        headers.insert(OPERATION, "PURGE");
+        let (agreed, timeout) = (self.subjects.agreed(), self.options.reply_timeout);
+        let reply = self.request(&agreed, Some(headers), Bytes::new(), timeout).await;
+        let reply = reply.map_err(RequestFailure::for_read)?;
         match parse::<Ack>(&reply)?.error {
             Some(error) => refusal(&error).map(|()| false),
             None => Ok(true),
@@ -122,7 +120,7 @@ impl Shared {
         if found.map_err(|error| Error::unknown(BACKEND, error))? {
             return Ok(());
         }
-        self.memory.forget(subject);
+        self.cache.remove(subject);
         let why = "it was written as the old life ended, and may have ended with it";
         Err(Error::unknown(BACKEND, why))
     }
@@ -149,25 +147,25 @@ fn acknowledged(payload: &[u8]) -> Result<Ack> {
     parse(payload).map_err(|error| Error::unknown(BACKEND, error))
 }
 
-fn message(base: &Known, replacement: &Replacement, now: Duration) -> (Head, Bytes) {
-    let mut head = Head::new();
-    head.add(EXPECTED, base.sequence);
+fn message(base: &Known, replacement: &Replacement, now: Duration) -> (HeaderMap, Bytes) {
+    let mut headers = HeaderMap::new();
+    headers.insert(EXPECTED, HeaderValue::from(base.sequence));
     let is_late = base.lives_until.is_some_and(|end| now + NEARLY >= end);
     if is_late || base.unsettled_until.is_some_and(|end| now < end) {
-        head.add(LATE, 1);
+        headers.insert(LATE, "1");
     }
     match replacement {
         Replacement::Object { object, life } => {
             if let Some(life) = life {
-                head.add(TTL, life.as_secs().max(1));
+                headers.insert(TTL, HeaderValue::from(life.as_secs().max(1)));
             }
-            (head, envelope::encode(object))
+            (headers, envelope::encode(object))
         }
         Replacement::Marker => {
-            head.add(OPERATION, "PURGE");
-            head.add(MARKER, "Remove");
-            head.add(TTL, MARKER_LIFE.as_secs());
-            (head, Bytes::new())
+            headers.insert(OPERATION, "PURGE");
+            headers.insert(MARKER, "Remove");
+            headers.insert(TTL, HeaderValue::from(MARKER_LIFE.as_secs()));
+            (headers, Bytes::new())
         }
     }
 }

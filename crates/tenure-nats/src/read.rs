@@ -27,9 +27,9 @@ impl Shared {
     pub(crate) async fn look(&self, subject: &str, key: &Key) -> Result<Known> {
         let Some(stored) = self.last(subject).await? else { return Ok(Known::NOTHING) };
         let mut known = stored.known(key.clone(), &self.time)?;
-        self.memory.learn(subject, known.clone());
-        // Whoever has known the message before knows better for how long it is not settled.
-        let before = self.memory.recall(subject).filter(|before| before.sequence == known.sequence);
+        self.cache.update(subject, known.clone());
+        // If the cache has this very message, it knows better for how long it is not settled.
+        let before = self.cache.get(subject).filter(|before| before.sequence == known.sequence);
         known.unsettled_until = before.map_or(known.unsettled_until, |b| b.unsettled_until);
         Ok(known)
     }

@@ -2,20 +2,20 @@
 
 use std::ops::Deref;
 
+use crate::cache::SubjectCache;
 use crate::connection::Connection;
-use crate::known::Memory;
-use crate::pump::Pump;
+use crate::watch::Watches;
 
-/// The connection, and what is remembered of what went over it.
+/// The connection, the cache of what went over it, and the watches.
 pub(crate) struct Shared {
     connection: Connection,
-    pub(crate) memory: Memory,
-    pub(crate) pump: Pump,
+    pub(crate) cache: SubjectCache,
+    pub(crate) watches: Watches,
 }
 
 impl Shared {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection, memory: Memory::default(), pump: Pump::default() }
+        Self { connection, cache: SubjectCache::new(), watches: Watches::default() }
     }
 }
 

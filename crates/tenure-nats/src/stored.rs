@@ -1,4 +1,4 @@
-//! A message as the server keeps it, read back or told of.
+//! A message as the server keeps it, read back or republished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tenure::store::Cause;
 use tenure::{Error, Key, Object, Result};
 
 use crate::publish::SETTLE;
-use crate::time::{self, ServerTime, nanos};
+use crate::server_time::{self, ServerTime, nanos};
 use crate::{BACKEND, envelope};
 
 /// How long the message lives, in whole seconds.
@@ -92,13 +92,9 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Nothing was ever there, or nobody remembers.
+    /// Nothing was ever there, or nothing is known.
     pub(crate) const NOTHING: Self =
         Self { sequence: 0, object: None, lives_until: None, unsettled_until: None };
-
-    pub(crate) fn size(&self) -> usize {
-        64 + self.object.as_ref().map_or(0, |object| object.size())
-    }
 }
 
 impl GetReply {
@@ -121,7 +117,7 @@ impl Stored {
         let headers = STANDARD.decode(&raw.hdrs).map_err(|_| odd("header"))?;
         let headers = String::from_utf8_lossy(&headers);
         let payload = STANDARD.decode(&raw.data).map_err(|_| odd("body"))?;
-        let time_ns = time::parse(&raw.time).ok_or_else(|| odd("time"))?;
+        let time_ns = server_time::parse(&raw.time).ok_or_else(|| odd("time"))?;
         let header = |name: &str| {
             headers.lines().skip(1).find_map(|line| {
                 let (key, value) = line.split_once(':')?;
@@ -141,14 +137,14 @@ impl Stored {
         })
     }
 
-    /// A message that the server told of as it stored it; `None` if it is none.
-    pub(crate) fn told(headers: &HeaderMap, payload: Bytes) -> Option<Self> {
+    /// A message that the server republished as it stored it; `None` if it is none.
+    pub(crate) fn republished(headers: &HeaderMap, payload: Bytes) -> Option<Self> {
         let header = |name: &str| headers.get(name).map(|value| value.as_str());
         let (life, gone) = marks(header);
         Some(Self {
             subject: header("Nats-Subject")?.to_owned(),
             sequence: header("Nats-Sequence")?.parse().ok()?,
-            time_ns: time::parse(header("Nats-Time-Stamp")?)?,
+            time_ns: server_time::parse(header("Nats-Time-Stamp")?)?,
             life,
             gone,
             is_late: header(LATE).is_some(),

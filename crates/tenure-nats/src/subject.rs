@@ -11,7 +11,7 @@ use tenure::Key;
 pub(crate) struct Subjects {
     bucket: String,
     stored: String,
-    told: String,
+    republished: String,
 }
 
 impl Subjects {
@@ -19,7 +19,7 @@ impl Subjects {
         Self {
             bucket: bucket.to_owned(),
             stored: format!("$KV.{bucket}."),
-            told: format!("$TENURE.{bucket}."),
+            republished: format!("$TENURE.{bucket}."),
         }
     }
 
@@ -63,9 +63,9 @@ impl Subjects {
         format!("{}agreed", self.stored)
     }
 
-    /// Where the server tells of everything that it stored.
-    pub(crate) fn told(&self) -> String {
-        format!("{}>", self.told)
+    /// Where the server republishes what it stored.
+    pub(crate) fn republished(&self) -> String {
+        format!("{}>", self.republished)
     }
 
     /// The key kept at a subject; `None` if it is none of ours.

@@ -2,7 +2,7 @@
 //!
 //! NATS has no way to prolong a message, so a touch publishes the object once more, with the sequence
 //! that it replaces and a new time to live. The message carries the revision that the object has, so
-//! readers see no change and the pump tells nobody.
+//! readers see no change and no watch is told.
 
 use futures::stream::{self, StreamExt as _};
 use tenure::backend::decide::{Now, decide_touch};
@@ -10,7 +10,7 @@ use tenure::store::{Touch, Touched};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::commit::{Single, attempts, breathe};
+use crate::commit::{Single, attempts, pause};
 use crate::publish::{Published, Replacement};
 use crate::shared::Shared;
 use crate::stored::Known;
@@ -27,7 +27,7 @@ impl Shared {
 
     async fn touch_one(&self, touch: Touch) -> Result<Touched> {
         let subject = self.subjects.of(&touch.key);
-        let (mut base, mut fresh) = match self.memory.recall(&subject) {
+        let (mut base, mut fresh) = match self.cache.get(&subject) {
             Some(base) => (base, false),
             None => (self.look(&subject, &touch.key).await?, true),
         };
@@ -36,7 +36,7 @@ impl Shared {
                 Ok((replacement, touched)) => {
                     match self.publish(&subject, &base, replacement).await? {
                         Published::Stored(_) => return Ok(touched),
-                        Published::Refused => breathe(attempt).await,
+                        Published::Refused => pause(attempt).await,
                     }
                 }
                 Err(error) if fresh => return Err(error),

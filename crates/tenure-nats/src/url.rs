@@ -1,7 +1,9 @@
 //! The address of a store: `nats://user:password@host:4222,host2/BUCKET?replicas=3`.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tenure::{Error, Result};
 
 use crate::options::{Options, Sync};
@@ -126,21 +128,17 @@ fn sync(text: &str) -> Option<Sync> {
     Some(Sync::Every(interval))
 }
 
-/// Undoes `%XX`.
+/// Undoes `%XX`. A lone `%` is refused: it is likely to be part of a password that was not encoded.
 fn unescape(text: &str) -> Result<String> {
     let broken = || Error::invalid("NATS URL", "a '%' is followed by two hexadecimal digits");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        let byte = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
-        bytes.push(byte.ok_or_else(broken)?);
+    let is_whole = |rest: &str| {
+        rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_whole) {
+        return Err(broken());
     }
-    String::from_utf8(bytes).map_err(|_| broken())
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Cow::into_owned).map_err(|_| broken())
 }
 
 #[cfg(test)]
@@ -172,6 +170,8 @@ mod tests {
             ("nats://h?colour=red", "there are replicas"),
             ("nats://h?cert=a", "cert and key"),
             ("nats://u:%zz@h", "hexadecimal"),
+            ("nats://u:half%4@h", "hexadecimal"),
+            ("nats://u:%ff@h", "hexadecimal"),
         ] {
             let error = parse(url, Options::new()).map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(expected), "{url}: {error}");

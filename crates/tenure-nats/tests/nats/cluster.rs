@@ -29,13 +29,41 @@ async fn three() -> Result<Nats, Failure> {
     tokio::task::spawn_blocking(move || Nats::start_with(settings)).await?.or_fail()
 }
 
-/// The server that leads a stream.
+/// The server that leads a stream, as soon as one does.
 async fn led(server: Nats, stream: &'static str) -> Result<(Nats, usize), Failure> {
     happen(server, move |server| {
-        let leader = server.leader_of(stream)?;
-        leader.ok_or_else(|| anyhow::anyhow!("nobody leads"))
+        for _ in 0..150 {
+            if let Some(leader) = server.leader_of(stream)? {
+                return Ok(leader);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(anyhow::anyhow!("nobody leads {stream}"))
     })
     .await
+}
+
+/// Has one server lead both streams; which one.
+async fn led_together(
+    mut server: Nats,
+    first: &'static str,
+    second: &'static str,
+) -> Result<(Nats, usize), Failure> {
+    let client = async_nats::connect(format!("127.0.0.1:{}", server.port(0))).await.or_fail()?;
+    for _ in 0..100 {
+        let (one, other);
+        (server, one) = led(server, first).await?;
+        (server, other) = led(server, second).await?;
+        if one == other {
+            return Ok((server, one));
+        }
+        let wish = format!("{{\"placement\":{{\"preferred\":\"n{}\"}}}}", one + 1);
+        let subject = format!("$JS.API.STREAM.LEADER.STEPDOWN.{second}");
+        // It may be refused while servers elect; then it is asked again.
+        let _ = client.request(subject, wish.into()).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Err(Failure::new(format!("{first} and {second} are led by different servers")))
 }
 
 /// A bucket, opened at this server and without much patience.
@@ -172,10 +200,14 @@ async fn killed_leader() -> Outcome {
     let store = first.into_store();
     let observer = open(&url).await?;
     let watch = observer.watch(&WatchRequest::kind("thing")).await?;
-    let holder = Coordinator::builder(open(&url).await?).name("holder").start()?;
+    // Renewals replace messages. A watch that could not be told of one while nobody leads, and cannot
+    // read it back, has to end, and may. In a bucket of creations alone it may not.
+    let leases = open_when_ready(&format!("{}?replicas=3", server.url_of("r3-leases"))).await?;
+    let holder = Coordinator::builder(leases.into_store()).name("holder").start()?;
     let scope = Scope::new(&Namespace::new(["test"])?, "kept")?;
     let terms = Terms::new().ttl(Duration::from_secs(20)).wait_forever();
     let lease = holder.acquire(&scope, &terms).await?;
+    let (server, _) = led_together(server, "KV_r3", "KV_r3-leases").await?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..4).map(|n| write(&store, format!("w{n}"), &stop)).collect();

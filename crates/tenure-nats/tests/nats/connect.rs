@@ -16,6 +16,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("connect::a_password_is_asked_for", password);
     trials.test("connect::a_token_is_asked_for", token);
     trials.test("connect::tls_is_spoken", tls);
+    trials.test("connect::a_client_certificate_is_shown", client_certificate);
     trials.test("connect::a_server_that_is_too_old_is_refused", too_old);
     trials.test("connect::a_server_without_jetstream_is_told", without_jetstream);
     trials.test("connect::several_objects_at_once_are_refused", move || several(server));
@@ -98,6 +99,26 @@ async fn tls() -> Outcome {
     open(&trusting).await?.commit(put("a", "x")).await?;
     let error = refusal(&format!("{url}?tls=true")).await?;
     ensure!(error.to_string().contains("certificate"), "nobody vouches for it: {error}");
+    Ok(())
+}
+
+/// Server and store show each other the same certificate, and trust it.
+async fn client_certificate() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).or_fail()?;
+    let (certificate, key_file) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem())?;
+    std::fs::write(&key_file, made.signing_key.serialize_pem())?;
+    let settings = format!(
+        "tls {{ cert_file: {certificate:?}, key_file: {key_file:?}, ca_file: {certificate:?}, \
+         verify: true }}"
+    );
+    let server = guarded(&settings).await?;
+    let (certificate, key_file) = (certificate.display(), key_file.display());
+    let url = format!("nats://127.0.0.1:{}/b?tls=true&ca={certificate}", server.port(0));
+    open(&format!("{url}&cert={certificate}&key={key_file}")).await?.commit(put("a", "x")).await?;
+    let told = refusal(&url).await?.to_string();
+    ensure!(told.to_lowercase().contains("certificate"), "it showed none: {told}");
     Ok(())
 }
 

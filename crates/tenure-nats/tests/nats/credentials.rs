@@ -32,7 +32,7 @@ fn signed(by: &KeyPair, about: &KeyPair, claims: &Value) -> Result<String, Failu
 }
 
 /// The file of this user, whose claim was signed by this account.
-pub(crate) fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
+fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, Failure> {
     let claims = json!({
         "type": "user", "version": 2, "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1,
     });
@@ -45,7 +45,7 @@ pub(crate) fn credentials(account: &KeyPair, user: &KeyPair) -> Result<String, F
 }
 
 /// A server whose operator knows one account.
-pub(crate) async fn guarded() -> Result<(Nats, KeyPair), Failure> {
+async fn guarded() -> Result<(Nats, KeyPair), Failure> {
     let (operator, account) = (KeyPair::new_operator(), KeyPair::new_account());
     let root = signed(&operator, &operator, &json!({ "type": "operator", "version": 2 }))?;
     let claims = json!({

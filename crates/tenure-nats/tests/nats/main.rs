@@ -9,9 +9,8 @@ mod credentials;
 mod ends;
 mod holders;
 mod outage;
-mod together;
+mod requests;
 mod traps;
-mod wire;
 
 use common::{Server, open};
 
@@ -23,8 +22,7 @@ fn main() {
             trials.suite("nats", server.fresh_bucket());
             traps::add(trials, server);
             ends::add(trials, server);
-            together::add(trials, server);
-            wire::add(trials);
+            requests::add(trials, server);
             buckets::add(trials, server);
             connect::add(trials, server);
             credentials::add(trials);

@@ -119,7 +119,7 @@ async fn never_early(server: Server) -> Outcome {
     Ok(())
 }
 
-/// Requests that are ready together are sent by one of those who ask. Whoever that is may go away.
+/// Callers that go away take along no request of others.
 async fn gone_away(server: Server) -> Outcome {
     const OBJECTS: usize = 600;
     let store = open(&server.fresh_bucket()).await?;

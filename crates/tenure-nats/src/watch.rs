@@ -1,16 +1,15 @@
-//! Tells watchers what happens.
+//! Feeds watches with what the bucket republishes.
 //!
-//! From the first watch on the bucket republishes every message as it stores it, so even values that
-//! are replaced at once are heard of. That is told once and to whoever listens, so the pump counts: the
-//! sequences of a bucket have no holes when they are drawn, and whatever it did not hear it reads from
-//! the bucket. What is no longer there then was replaced meanwhile, and watchers are told that they
-//! missed something. Behind it all, a slow look at the last sequence: silence proves nothing, and news
-//! without a pause are no proof either that they are of the same bucket.
+//! From the first watch on, the bucket republishes every message as it stores it, so a watch also sees
+//! values that are replaced at once. A republished message is sent once and may be missed, so the
+//! [`Reader`] counts: sequences are drawn without holes, and what it did not receive it reads from the
+//! bucket. A message that is no longer there was replaced meanwhile, and the watches end with
+//! `Compacted`. Every so often the reader also asks for the last sequence, because silence does not prove
+//! that nothing happened, and messages do not prove that they come from the same bucket.
 //!
 //! Sequences can go back: a server that lost power may have lost what it had not flushed, and a bucket
-//! may be deleted and made anew. What is drawn a second time is stored later than what was known, and
-//! that gives it away. Whoever watches is told that history is gone then, and the next watch begins
-//! with another pump.
+//! may be deleted and made anew. A sequence that is drawn a second time has a later time than the reader
+//! knows. Then, too, the watches end with `Compacted`, and the next watch starts another reader.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use tokio::sync::watch;
 use crate::BACKEND;
 use crate::bucket;
 use crate::connection::Link;
-use crate::ended::Ended;
+use crate::recent_deletes::RecentDeletes;
 use crate::shared::Shared;
 use crate::stored::Stored;
 
@@ -34,158 +33,161 @@ use crate::stored::Stored;
 const CATCH_UP: u64 = 4_096;
 /// Reads on their way at once.
 const AT_ONCE: usize = 64;
-/// What was just stored may still be on its way to us.
+/// A message that was just stored may still be on its way to us.
 const GRACE: Duration = Duration::from_millis(150);
-/// So often it is waited for once more, if it cannot be read back and nothing says that it was lost: a
-/// busy server tells late, and whoever watches would list everything again.
+/// How often we wait for it once more, if it cannot be read back and nothing says that it was lost. A busy
+/// server republishes late, and a watch that ends has to list everything again.
 const GRACES: u32 = 12;
 
-/// The pump, which starts with the first watch, and anew after it has ended.
+/// All watches of a store. The first one starts a reader, and so does the first one after that ended.
 #[derive(Default)]
-pub(crate) struct Pump {
-    tap: Mutex<Option<Arc<Tap>>>,
+pub(crate) struct Watches {
+    running: Mutex<Option<Arc<Running>>>,
     /// One starts at a time.
     starting: tokio::sync::Mutex<()>,
 }
 
-struct Tap {
+/// A reader, seen from the watches.
+struct Running {
     feed: Arc<Feed>,
-    /// How far it has heard; nobody sends any more once it has ended.
-    heard: watch::Receiver<u64>,
+    /// The position of the reader. The channel is closed when the reader ends.
+    position: watch::Receiver<u64>,
 }
 
-impl Pump {
-    fn tap(&self) -> MutexGuard<'_, Option<Arc<Tap>>> {
-        self.tap.lock().unwrap_or_else(PoisonError::into_inner)
+impl Watches {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Running>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn running(&self) -> Option<Arc<Tap>> {
-        self.tap().clone().filter(|tap| tap.heard.has_changed().is_ok())
+    fn running(&self) -> Option<Arc<Running>> {
+        self.lock().clone().filter(|running| running.position.has_changed().is_ok())
     }
 
-    /// No more news, and everybody who waits for some is told.
+    /// Ends all watches.
     pub(crate) fn close(&self) {
-        if let Some(tap) = self.tap().as_ref() {
-            tap.feed.close(Error::unavailable(BACKEND, "the store was closed"));
+        if let Some(running) = self.lock().as_ref() {
+            running.feed.close(Error::unavailable(BACKEND, "the store was closed"));
         }
     }
 }
 
 impl Shared {
     pub(crate) async fn watch(self: &Arc<Self>, request: &WatchRequest) -> Result<Watch> {
-        let tap = self.tap().await?;
-        // What was acknowledged before this call is before the watch, so it must be behind us.
+        let running = self.reader().await?;
+        // What was acknowledged before this call is before the watch, so the reader must be past it.
         let last = self.last_sequence().await?;
-        let mut heard = tap.heard.clone();
-        let caught_up = heard.wait_for(|heard| *heard >= last);
-        let patience = self.options.reply_timeout + self.options.poll_interval * 2;
-        match tokio::time::timeout(patience, caught_up).await {
-            Ok(Ok(_)) => tap.feed.watch(request, None),
-            _ => Err(Error::unavailable(BACKEND, "the news of the bucket do not arrive")),
+        let mut position = running.position.clone();
+        let caught_up = position.wait_for(|position| *position >= last);
+        let timeout = self.options.reply_timeout + self.options.poll_interval * 2;
+        match tokio::time::timeout(timeout, caught_up).await {
+            Ok(Ok(_)) => running.feed.watch(request, None),
+            _ => Err(Error::unavailable(BACKEND, "what the bucket republishes does not arrive")),
         }
     }
 
-    /// The pump that runs, or a new one.
-    async fn tap(self: &Arc<Self>) -> Result<Arc<Tap>> {
-        if let Some(tap) = self.pump.running() {
-            return Ok(tap);
+    /// The reader that runs, or a new one.
+    async fn reader(self: &Arc<Self>) -> Result<Arc<Running>> {
+        if let Some(running) = self.watches.running() {
+            return Ok(running);
         }
-        let _turn = self.pump.starting.lock().await;
-        if let Some(tap) = self.pump.running() {
-            return Ok(tap);
+        let _turn = self.watches.starting.lock().await;
+        if let Some(running) = self.watches.running() {
+            return Ok(running);
         }
-        let tap = Arc::new(self.start_pump().await?);
-        *self.pump.tap() = Some(Arc::clone(&tap));
-        Ok(tap)
+        let running = Arc::new(self.start_reader().await?);
+        *self.watches.lock() = Some(Arc::clone(&running));
+        Ok(running)
     }
 
-    async fn start_pump(self: &Arc<Self>) -> Result<Tap> {
+    async fn start_reader(self: &Arc<Self>) -> Result<Running> {
         if self.is_closed() {
             return Err(Error::unavailable(BACKEND, "the store was closed"));
         }
-        bucket::tell_news(self).await?;
+        bucket::republish(self).await?;
         let lost = |error: &dyn std::fmt::Display| {
             Error::unavailable(BACKEND, format!("cannot listen to the bucket: {error}"))
         };
-        let losses = self.line.link.borrow().losses;
-        let told = self.line.client.subscribe(self.subjects.told()).await.map_err(|e| lost(&e))?;
-        // Subscribed for certain before this is asked, so everything after it is told to us.
-        self.line.client.flush().await.map_err(|e| lost(&e))?;
+        let losses = self.link.borrow().losses;
+        let messages =
+            self.client.subscribe(self.subjects.republished()).await.map_err(|e| lost(&e))?;
+        // The server has the subscription before it is asked for the last sequence.
+        self.client.flush().await.map_err(|e| lost(&e))?;
         let info = self.info().await?.ok_or_else(|| self.gone())?;
         let head = info.last_sequence;
         let feed = Arc::new(Feed::new(head, FeedLimits::default()));
-        let (position, heard) = watch::channel(head);
-        let worker = Worker {
+        let (sender, position) = watch::channel(head);
+        let reader = Reader {
             shared: Arc::downgrade(self),
             feed: Arc::clone(&feed),
-            position,
+            position: sender,
             created: info.created,
             newest_ns: info.last_ns,
-            ended: Ended::default(),
+            deleted: RecentDeletes::default(),
             behind: None,
             was_cut: false,
             losses,
         };
-        self.home.spawn(worker.run(told, self.line.link.clone(), self.options.poll_interval));
-        Ok(Tap { feed, heard })
+        self.home.spawn(reader.run(messages, self.link.clone(), self.options.poll_interval));
+        Ok(Running { feed, position })
     }
 }
 
-struct Worker {
+/// Reads what is republished, in order, and publishes it in the feed.
+struct Reader {
     shared: Weak<Shared>,
     feed: Arc<Feed>,
-    /// Every message up to this one was told or needs no telling.
+    /// Every message up to this one is in the feed, or means nothing to watches.
     position: watch::Sender<u64>,
-    /// When the bucket was made: another one of the same name is another one.
+    /// When the bucket was made, which tells it from another one of the same name.
     created: String,
     /// When the message at the position was stored at the latest, by the server's clock.
     newest_ns: Option<i128>,
-    ended: Ended,
+    deleted: RecentDeletes,
     behind: Option<Behind>,
-    /// The connection was away, and what was told meanwhile was told to nobody.
+    /// The connection was lost, and with it what was republished meanwhile.
     was_cut: bool,
     /// The losses of the connection after which the message at the position was found to be the same.
     losses: u64,
 }
 
-/// A last sequence that the server named and that was not heard of yet.
+/// A last sequence that the server named and that was not received yet.
 struct Behind {
     last: u64,
-    /// How far it was heard then.
+    /// The position of the reader then.
     position: u64,
     graces: u32,
 }
 
-impl Worker {
-    async fn run(mut self, told: Subscriber, link: watch::Receiver<Link>, poll: Duration) {
-        let end = self.pump(told, link, poll).await;
+impl Reader {
+    async fn run(mut self, messages: Subscriber, link: watch::Receiver<Link>, poll: Duration) {
+        let end = self.read(messages, link, poll).await;
         let Self { shared, feed, position, .. } = self;
-        // First, so that whoever hears of the end and watches again begins another pump.
+        // First, so that a caller who sees the end and watches again starts another reader.
         drop(position);
         let end = end.unwrap_or_else(|| Error::unavailable(BACKEND, "the store was closed"));
         if let Some(shared) = shared.upgrade().filter(|shared| !shared.is_closed()) {
-            tracing::warn!(%end, "the news of the bucket end here");
-            // Whatever is remembered was said of messages that are gone.
-            shared.memory.forget_all();
+            tracing::warn!(%end, "the watches of the bucket end here");
+            // What is cached was said of messages that are gone.
+            shared.cache.clear();
         }
         feed.close(end);
     }
 
-    /// Why the news end, if it is not for the end of the store.
-    async fn pump(
+    /// Reads until the watches have to end, and says why; `None` at the end of the store.
+    async fn read(
         &mut self,
-        mut told: Subscriber,
+        mut messages: Subscriber,
         mut link: watch::Receiver<Link>,
         poll: Duration,
     ) -> Option<Error> {
         let look = tokio::time::sleep(poll);
         tokio::pin!(look);
         loop {
-            let news = tokio::select! {
+            let message = tokio::select! {
                 biased;
-                // Before the news, which may come without a pause.
+                // Before the messages, which may come without a pause.
                 () = &mut look => None,
-                message = told.next() => Some(message?),
+                message = messages.next() => Some(message?),
                 changed = link.changed() => {
                     changed.ok()?;
                     self.was_cut = true;
@@ -193,11 +195,11 @@ impl Worker {
                 }
             };
             let shared = self.shared.upgrade().filter(|shared| !shared.is_closed())?;
-            let again = match news {
+            let again = match message {
                 Some(message) => {
                     let headers = message.headers.unwrap_or_default();
-                    if let Some(stored) = Stored::told(&headers, message.payload)
-                        && let Err(end) = self.hear(&shared, stored).await
+                    if let Some(stored) = Stored::republished(&headers, message.payload)
+                        && let Err(end) = self.receive(&shared, stored).await
                     {
                         return Some(end);
                     }
@@ -217,29 +219,29 @@ impl Worker {
         *self.position.borrow()
     }
 
-    /// The sequences went back to this one: whoever watches has to list again.
+    /// The error for sequences that went back to this one.
     fn went_back(&self, last: u64) -> Error {
         Error::Compacted { requested: self.position(), oldest: last }
     }
 
-    /// One message that was told. An error is the reason to end: the sequences have gone back.
-    async fn hear(&mut self, shared: &Shared, stored: Stored) -> Result<()> {
+    /// One republished message. An error is the reason to end: the sequences have gone back.
+    async fn receive(&mut self, shared: &Shared, stored: Stored) -> Result<()> {
         // What cannot be taken now is read back later.
         if !self.goes_on(shared).await? {
             return Ok(());
         }
         let sequence = stored.sequence;
-        // What was read back may be told once more, later. What is new is stored later.
+        // A message that was read back may still come. One that is new has a later time.
         let is_newer = self.newest_ns.is_some_and(|newest| stored.time_ns > newest);
         if sequence <= self.position() && is_newer {
             return Err(self.went_back(sequence));
         }
         if sequence > self.position() + 1 {
-            // They are told in order, so what was skipped will not come.
+            // They come in order, so what was skipped will not come.
             self.catch_up(shared, sequence - 1, true).await?;
         }
         if sequence == self.position() + 1 {
-            self.tell(shared, &stored);
+            self.publish(shared, &stored);
         }
         Ok(())
     }
@@ -259,7 +261,7 @@ impl Worker {
             return Ok(poll);
         }
         Ok(match self.behind.take() {
-            // They are told in order: what comes says that the rest is still to come.
+            // They come in order: what came says that the rest is still to come.
             Some(behind) if behind.last > position && behind.position < position => {
                 self.behind = Some(Behind { position, graces: GRACES, ..behind });
                 GRACE
@@ -286,13 +288,14 @@ impl Worker {
         })
     }
 
-    /// Whether what the server has now goes on from the position, asked once after each loss of the
-    /// connection, before anything that came since is told; `false` if it cannot be said just now. It does
-    /// not if the message at the position is another one than was heard: while nobody listened, more
-    /// sequences were drawn than had been lost. If that one was replaced, there is nothing to compare.
+    /// Whether what the server has now goes on from the position; `false` if that cannot be found out just
+    /// now. It is asked once after each loss of the connection, before anything that came since is
+    /// published. It does not go on if the message at the position is another one than was received:
+    /// meanwhile more sequences were drawn than had been lost. If that message was replaced, there is
+    /// nothing to compare.
     async fn goes_on(&mut self, shared: &Shared) -> Result<bool> {
-        let Link { up, losses } = *shared.line.link.borrow();
-        // What is still to be heard of the connection that was lost goes on by itself.
+        let Link { up, losses } = *shared.link.borrow();
+        // What is still to come of the connection that was lost goes on by itself.
         if losses == self.losses || !up {
             return Ok(true);
         }
@@ -310,7 +313,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Reads what was not heard, up to this sequence. `false` if it cannot be read and may still be on
+    /// Reads what was not received, up to this sequence. `false` if it cannot be read and may still be on
     /// its way. An error is the reason to end.
     async fn catch_up(&mut self, shared: &Shared, until: u64, is_lost: bool) -> Result<bool> {
         let position = self.position();
@@ -323,10 +326,14 @@ impl Worker {
             return Ok(true);
         }
         match found {
-            Ok(Some(all)) => all.iter().for_each(|stored| self.tell(shared, stored)),
+            Ok(Some(all)) => all.iter().for_each(|stored| self.publish(shared, stored)),
             Ok(None) if !is_lost => return Ok(false),
             Ok(None) => {
-                tracing::info!(after = position, until, "watchers missed changes and list again");
+                tracing::info!(
+                    after = position,
+                    until,
+                    "watches missed changes and have to list again"
+                );
                 self.feed.reset(until);
                 self.position.send_replace(until);
                 self.newest_ns = None;
@@ -337,7 +344,7 @@ impl Worker {
         Ok(true)
     }
 
-    fn tell(&mut self, shared: &Shared, stored: &Stored) {
+    fn publish(&mut self, shared: &Shared, stored: &Stored) {
         if let Some(event) = self.event(shared, stored) {
             let batch = Batch { revision: stored.sequence, events: vec![event] };
             self.feed.publish([Arc::new(batch)]);
@@ -346,7 +353,7 @@ impl Worker {
         self.position.send_replace(stored.sequence);
     }
 
-    /// What a message means to watchers; `None` if it only prolongs a life, or is not ours.
+    /// What a message means to watches; `None` if it only prolongs a life, or is not ours.
     fn event(&mut self, shared: &Shared, stored: &Stored) -> Option<Event> {
         let key = shared.subjects.key(&stored.subject)?;
         let known = match stored.known(key.clone(), &shared.time) {
@@ -356,15 +363,15 @@ impl Worker {
                 return None;
             }
         };
-        shared.memory.hear(&stored.subject, known.clone());
+        shared.cache.update_from_watch(&stored.subject, known.clone());
         match (known.object, stored.gone) {
             (Some(object), _) => {
-                self.ended.remove(&stored.subject);
+                self.deleted.remove(&stored.subject);
                 (object.revision == stored.sequence).then_some(Event::Put(object))
             }
             (None, cause) => {
                 // The server may mark the end of something that was deleted at that very instant.
-                let is_new = self.ended.insert(&stored.subject);
+                let is_new = self.deleted.insert(&stored.subject);
                 let cause = cause.unwrap_or(Cause::Unspecified);
                 is_new.then_some(Event::Delete { key, cause, last: None })
             }

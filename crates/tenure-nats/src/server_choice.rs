@@ -1,8 +1,8 @@
-//! Where to go when a connection is lost.
+//! Which server to connect to when the connection is lost.
 //!
-//! The client by itself goes to any server that it knows, the one it just left included. A server that
-//! hangs still accepts connections and says nothing on them, so that costs the whole time for
-//! connecting, and with it leases. So the one that was left comes last among those that are as good.
+//! By itself the client goes to any server that it knows, the one it just left included. A server that
+//! hangs still accepts connections and says nothing on them, which costs the whole timeout for connecting,
+//! and with it leases. So the server that was left comes last among those that are as good.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use tenure::random::{SystemRandom, below};
 
 /// The choice of the next server, for one connection.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct ServerChoice {
     state: Mutex<State>,
 }
 
@@ -23,7 +23,7 @@ struct State {
     chosen: Option<ServerAddr>,
 }
 
-impl Elsewhere {
+impl ServerChoice {
     /// Where to try next; `None` before the first connection, when one is as good as another.
     pub(crate) fn next(&self, servers: &[Server]) -> Option<ReconnectToServer> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +34,7 @@ impl Elsewhere {
         let rank = |server: &Server| rank(server.failed_attempts, server.addr == *left);
         let best = servers.iter().map(rank).min()?;
         let best: Vec<&Server> = servers.iter().filter(|server| rank(server) == best).collect();
-        // Those who leave one server do not all go to the same one.
+        // Clients that leave one server do not all go to the same one.
         let place = below(&SystemRandom, u64::try_from(best.len()).unwrap_or(1));
         let addr = best.get(usize::try_from(place).unwrap_or(0))?.addr.clone();
         state.chosen = Some(addr.clone());

@@ -11,8 +11,8 @@ use tenure::{Error, Result};
 
 use crate::BACKEND;
 use crate::connection::Connection;
+use crate::server_time;
 use crate::stored::ApiError;
-use crate::time;
 
 /// There is no such stream.
 pub(crate) const NO_STREAM: u64 = 10059;
@@ -74,7 +74,7 @@ impl Connection {
         self.clustered.store(reply.cluster.is_some(), Ordering::Relaxed);
         let (config, state, _) = reply.whole()?;
         self.replicas.store(config.num_replicas, Ordering::Relaxed);
-        let last_ns = state.last_ts.as_deref().and_then(time::parse);
+        let last_ns = state.last_ts.as_deref().and_then(server_time::parse);
         Ok(Some(Info { config, last_sequence: state.last_seq, last_ns, created, keepers }))
     }
 
@@ -106,7 +106,7 @@ impl Connection {
     async fn info_reply(&self, question: &serde_json::Value) -> Result<InfoReply> {
         let asked = self.time.uptime();
         let reply: InfoReply = self.read("STREAM.INFO", question).await?;
-        if let Some(now) = reply.ts.as_deref().and_then(time::parse) {
+        if let Some(now) = reply.ts.as_deref().and_then(server_time::parse) {
             self.time.learn(asked, now);
         }
         Ok(reply)
