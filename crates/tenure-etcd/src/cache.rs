@@ -10,7 +10,7 @@ use quick_cache::Weighter;
 use quick_cache::sync;
 use tenure::Key;
 
-use crate::envelope::Known;
+use crate::stored::Stored;
 
 /// Bytes of all objects together, roughly.
 const CAPACITY: u64 = 16 * 1024 * 1024;
@@ -19,14 +19,14 @@ const LARGEST: usize = 64 * 1024;
 /// So few that each of the cache's parts has room for several of the largest.
 const ESTIMATED_OBJECTS: usize = 2048;
 
-pub(crate) struct Cache(sync::Cache<Key, Arc<Known>, ObjectBytes>);
+pub(crate) struct Cache(sync::Cache<Key, Arc<Stored>, ObjectBytes>);
 
 #[derive(Clone)]
 struct ObjectBytes;
 
-impl Weighter<Key, Arc<Known>> for ObjectBytes {
-    fn weight(&self, _: &Key, known: &Arc<Known>) -> u64 {
-        known.object.size() as u64
+impl Weighter<Key, Arc<Stored>> for ObjectBytes {
+    fn weight(&self, _: &Key, stored: &Arc<Stored>) -> u64 {
+        stored.object.size() as u64
     }
 }
 
@@ -37,16 +37,16 @@ impl Default for Cache {
 }
 
 impl Cache {
-    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Known>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Stored>> {
         self.0.get(key)
     }
 
-    pub(crate) fn put(&self, known: &Arc<Known>) {
-        let key = &known.object.key;
-        if known.object.size() > LARGEST {
+    pub(crate) fn put(&self, stored: &Arc<Stored>) {
+        let key = &stored.object.key;
+        if stored.object.size() > LARGEST {
             self.forget(key);
         } else {
-            self.0.insert(key.clone(), Arc::clone(known));
+            self.0.insert(key.clone(), Arc::clone(stored));
         }
     }
 
@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    fn known(id: &str, payload: usize) -> Arc<Known> {
+    fn stored(id: &str, payload: usize) -> Arc<Stored> {
         let object = Object {
             key: Key::new("k", id),
             name: None,
@@ -78,15 +78,15 @@ mod tests {
             expires_in: None,
         };
         let object = Arc::new(object);
-        Arc::new(Known { object, modified: 1, lease: 0, life: 0, skipped: 0, since: None })
+        Arc::new(Stored { object, modified: 1, lease: 0, life: 0, skipped: 0, since: None })
     }
 
     #[test]
     fn what_is_replaced_takes_no_room() {
         let cache = Cache::default();
-        cache.put(&known("kept", 1));
+        cache.put(&stored("kept", 1));
         for _ in 0..2 * CAPACITY / LARGEST as u64 * 2 {
-            cache.put(&known("written again and again", LARGEST / 2));
+            cache.put(&stored("written again and again", LARGEST / 2));
         }
         assert!(cache.get(&Key::new("k", "kept")).is_some());
     }
@@ -95,11 +95,11 @@ mod tests {
     fn it_holds_so_many_bytes_and_no_large_objects() {
         let cache = Cache::default();
         for n in 0..2 * CAPACITY / LARGEST as u64 {
-            cache.put(&known(&n.to_string(), LARGEST / 2));
+            cache.put(&stored(&n.to_string(), LARGEST / 2));
         }
         assert!(cache.0.len() > 100 && cache.0.weight() <= CAPACITY);
-        cache.put(&known("grown", 1));
-        cache.put(&known("grown", LARGEST));
+        cache.put(&stored("grown", 1));
+        cache.put(&stored("grown", LARGEST));
         assert!(cache.get(&Key::new("k", "grown")).is_none());
     }
 }
