@@ -45,6 +45,7 @@ impl Inner {
         let deadline = self.endpoints.deadline();
         let mut guessed = Snapshot::guess(commit, &self.cache);
         let mut fresh = false;
+        let mut failed = None;
         for attempt in 0..ATTEMPTS {
             let mut snapshot = match guessed.take() {
                 Some(snapshot) => snapshot,
@@ -61,18 +62,19 @@ impl Inner {
                 return Ok(decision.committed);
             }
             let now = self.endpoints.options.clock.uptime();
-            let taking = SpareChoice { fresh, deadline, now };
-            // Boxes of their own: small ones are had at once, one large one has to be looked for.
-            let making = Plan::make(self, commit, &snapshot, &decision, taking);
+            let spares = SpareChoice { fresh, deadline, now };
+            // Two small boxes are allocated faster than a large one.
+            let making = Plan::make(self, commit, &snapshot, &decision, spares);
             let mut plan = Box::pin(making).await?;
             match Box::pin(self.attempt(commit, &mut plan, deadline)).await? {
                 Attempt::Applied(revision) => {
                     return Ok(self.applied(plan, decision, revision));
                 }
-                Attempt::Outdated(moved) => {
+                Attempt::Outdated(present) => {
                     self.put_back(plan);
-                    // If it was the writer level that moved, only a look at everything tells.
-                    guessed = (attempt % LOOK != LOOK - 1).then_some(moved);
+                    failed = None;
+                    // A change of the writer level shows only when everything is read.
+                    guessed = (attempt % LOOK != LOOK - 1).then_some(present);
                 }
                 Attempt::LeaseNotFound => fresh = true,
                 Attempt::Failed(error) => {
@@ -80,6 +82,7 @@ impl Inner {
                     if !Box::pin(self.endpoints.pause(deadline)).await {
                         return Err(error);
                     }
+                    failed = Some(error);
                 }
             }
             if self.endpoints.time_left(deadline).is_zero() {
@@ -87,7 +90,7 @@ impl Inner {
             }
         }
         let reason = "others changed what a commit concerns, again and again; nothing was applied";
-        Err(Error::unavailable(BACKEND, reason))
+        Err(failed.unwrap_or_else(|| Error::unavailable(BACKEND, reason)))
     }
 
     fn applied(&self, plan: Plan, decision: Decision, revision: i64) -> Committed {

@@ -25,6 +25,8 @@ use tenure::store::home::Home;
 
 /// Between rounds through all servers, and between attempts at a call.
 const PAUSE: Duration = Duration::from_millis(50);
+/// An attempt that has less time than this is not begun again.
+const SHORTEST: Duration = Duration::from_millis(50);
 /// After this long without an answer of one server the next one is tried beside it. Short leases do not
 /// live much longer than connecting to a server that hangs may take.
 const STAGGER: Duration = Duration::from_millis(200);
@@ -229,9 +231,9 @@ impl Endpoints {
     }
 
     /// Waits a little, so that a server that refuses at once is not asked without end. Whether there is
-    /// time left to ask again.
+    /// time left to ask again: a write that is sent and then not waited for would have an unknown outcome.
     pub(crate) async fn pause(&self, deadline: Deadline) -> bool {
-        let has_time = self.time_left(deadline) > PAUSE;
+        let has_time = self.time_left(deadline) > PAUSE + SHORTEST;
         if has_time {
             tokio::time::sleep(PAUSE).await;
         }

@@ -74,12 +74,13 @@ async fn serve(client: Client, mut calls: mpsc::Receiver<Call>) {
     }
 }
 
-/// Sends and hears until the stream breaks, or nobody can ask any more.
+/// Sends requests and receives answers until the stream breaks or the connection is given up.
 async fn exchange(
     client: &Client,
     calls: &mut mpsc::Receiver<Call>,
     unanswered: &mut VecDeque<Call>,
 ) -> CallError {
+    let broke = |why: &str| CallError::TryElsewhere(why.into());
     // Never full: a request that waits here is unanswered.
     let (requests, sent) = mpsc::channel(UNANSWERED);
     let sent = stream::unfold(sent, |mut sent| async { sent.recv().await.map(|id| (id, sent)) });
@@ -93,19 +94,19 @@ async fn exchange(
                     Some((id, reply)) if id == life.id => {
                         let _ = reply.send(renewed(&life));
                     }
-                    _ => return CallError::TryElsewhere("the keep-alives were answered in disorder".into()),
+                    _ => return broke("an answer to a keep-alive that was not asked for"),
                 },
                 Some(Err(error)) => return error,
-                None => return CallError::TryElsewhere("the server ended the keep-alives".into()),
+                None => return broke("the server ended the keep-alives"),
             },
             call = calls.recv(), if unanswered.len() < UNANSWERED => {
                 let Some(call) = call else {
-                    return CallError::TryElsewhere("the connection was given up".into());
+                    return broke("the connection was given up");
                 };
                 let id = call.0;
                 unanswered.push_back(call);
                 if requests.try_send(LeaseRequest { id }).is_err() {
-                    return CallError::TryElsewhere("the stream of keep-alives broke".into());
+                    return broke("the stream of keep-alives broke");
                 }
             }
         }

@@ -89,6 +89,11 @@ impl GrpcProxy {
         self.rules.send_modify(|rules| rules.refused = Some(0));
     }
 
+    /// How many transactions were refused.
+    pub(crate) fn refused(&self) -> u32 {
+        self.rules.borrow().refused.unwrap_or_default()
+    }
+
     /// From now on they pass. How many were refused.
     pub(crate) fn let_writes_pass(&self) -> u32 {
         let mut refused = None;

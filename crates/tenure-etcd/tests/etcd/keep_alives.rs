@@ -34,7 +34,7 @@ pub(crate) async fn behind(proxy: &GrpcProxy, prefix: &str) -> Result<Store, Fai
 }
 
 /// The transaction puts the lease on an etcd lease that has lost part of its life, and the keep-alive
-/// that is to make up for it breaks. Whoever finds its nonce there still must not believe in a full life.
+/// that is to make up for it breaks. A coordinator that finds its nonce there must not believe in a full life yet.
 async fn not_held(server: Server) -> Outcome {
     let proxy = GrpcProxy::before(server.0.address(0)).await?;
     let coordinator = Coordinator::builder(behind(&proxy, "unconfirmed").await?).start()?;
@@ -72,8 +72,8 @@ async fn paused(server: Server) -> Outcome {
     Ok(())
 }
 
-/// Whoever does not know the etcd lease of an object reads it first and then keeps it alive. The object
-/// ends in between, and its etcd lease does not: so it may be for a moment when a life runs out.
+/// A store that does not know the etcd lease of an object reads the object first and then keeps the lease
+/// alive. Here the object ends in between and its etcd lease does not, as for a moment when a life runs out.
 async fn found_afterwards(server: Server) -> Outcome {
     let proxy = GrpcProxy::before(server.0.address(0)).await?;
     let (far, near) =
@@ -84,7 +84,7 @@ async fn found_afterwards(server: Server) -> Outcome {
     touched_and_deleted(&proxy, far, near, touch, || ()).await
 }
 
-/// Whoever knows the etcd lease keeps it alive while it reads the object. The object is found, but by the
+/// A store that knows the etcd lease keeps it alive while it reads the object. The object is found, but by the
 /// time the keep-alive is answered its life may be over.
 async fn looks_again(server: Server) -> Outcome {
     let proxy = GrpcProxy::before(server.0.address(0)).await?;
