@@ -1,51 +1,54 @@
-//! What a failed call means: whether anything can have happened, and whether to ask elsewhere.
+//! What a failed call means: whether anything can have happened, and whether to ask another server.
 
 use tenure::Error;
-use tonic::{Code, Status};
+use tonic::{Code, ConnectError, Status};
 
 use crate::BACKEND;
+use crate::connection::MAX_ANSWER;
 
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum CallError {
     /// This server certainly did nothing; another one, or a new connection, may do better.
-    Elsewhere(String),
+    TryElsewhere(String),
     /// This server certainly did nothing, or nothing that counts, and would a little later, on the same
     /// connection: it has too much to do, or has just begun or ceased to lead.
-    Later(String),
+    TryLater(String),
     /// It may have been done: the request left and its answer did not come, or does not say.
-    Unclear(String),
+    Unknown(String),
     /// The etcd lease it names is gone; nothing was done.
-    NoLease,
+    LeaseNotFound,
     /// A definite no, for which no server is better than another.
-    No(Error),
+    Final(Error),
 }
 
-impl Fault {
+impl CallError {
     /// What was said, for a message that names etcd itself.
-    pub(crate) fn why(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Elsewhere(why) | Self::Later(why) | Self::Unclear(why) => why.clone(),
-            Self::NoLease => "an etcd lease ended while it was used".into(),
-            Self::No(error) => error.to_string(),
+            Self::TryElsewhere(why) | Self::TryLater(why) | Self::Unknown(why) => why.clone(),
+            Self::LeaseNotFound => "an etcd lease ended while it was used".into(),
+            Self::Final(error) => error.to_string(),
         }
     }
 
     /// The answer to a request that may have changed something.
-    pub(crate) fn of_write(self) -> Error {
+    pub(crate) fn into_write_error(self) -> Error {
         match self {
-            Self::Elsewhere(why) | Self::Later(why) => Error::unavailable(BACKEND, why),
-            Self::Unclear(why) => Error::unknown(BACKEND, why),
-            Self::NoLease => Error::unavailable(BACKEND, "an etcd lease ended while it was used"),
-            Self::No(error) => error,
+            Self::TryElsewhere(why) | Self::TryLater(why) => Error::unavailable(BACKEND, why),
+            Self::Unknown(why) => Error::unknown(BACKEND, why),
+            Self::LeaseNotFound => {
+                Error::unavailable(BACKEND, "an etcd lease ended while it was used")
+            }
+            Self::Final(error) => error,
         }
     }
 
     /// The answer to a request that changes nothing.
-    pub(crate) fn of_read(self) -> Error {
+    pub(crate) fn into_read_error(self) -> Error {
         match self {
-            Self::Unclear(why) => Error::unavailable(BACKEND, why),
-            other => other.of_write(),
+            Self::Unknown(why) => Error::unavailable(BACKEND, why),
+            other => other.into_write_error(),
         }
     }
 }
@@ -62,61 +65,101 @@ const DID_NOTHING: [&str; 8] = [
     "raft: proposal dropped",
 ];
 
-impl From<Status> for Fault {
+/// A call that tonic made sure not to send: no connection was there, or it ended while the call waited
+/// for its turn.
+fn was_not_sent(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error).any(|cause| {
+        cause.is::<ConnectError>()
+            || cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled)
+    })
+}
+
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+/// What is behind an error; the outer layers only say that the transport failed.
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).last().map_or_else(String::new, ToString::to_string)
+}
+
+/// What tonic calls an answer that is larger than it may be.
+const TOO_LARGE: &str = "message length too large";
+
+impl From<Status> for CallError {
     fn from(status: Status) -> Self {
+        // Only what did not come from the server has a source.
+        if let Some(error) = std::error::Error::source(&status) {
+            let reason = format!("no answer: {}", innermost(error));
+            return if was_not_sent(error) {
+                Self::TryElsewhere(reason)
+            } else {
+                Self::Unknown(reason)
+            };
+        }
         let text = status.message();
         let told = || text.to_owned();
+        if status.code() == Code::OutOfRange && text.contains(TOO_LARGE) {
+            let max = MAX_ANSWER as u64;
+            let numbers = text.split(|c: char| !c.is_ascii_digit());
+            let got = numbers.filter_map(|number| number.parse().ok()).next().unwrap_or(max + 1);
+            return Self::Final(Error::LimitExceeded { limit: "answer_bytes", max, got });
+        }
         if text.contains("requested lease not found") {
-            return Self::NoLease;
+            return Self::LeaseNotFound;
         }
         if text.contains("etcdserver: too many requests") {
-            return Self::Later(told());
+            return Self::TryLater(told());
         }
         if DID_NOTHING.iter().any(|known| text.contains(known)) {
-            return Self::Elsewhere(told());
+            return Self::TryElsewhere(told());
         }
         if text.contains("database space exceeded") {
-            return Self::No(Error::Full { backend: BACKEND, reason: told() });
+            return Self::Final(Error::Full { backend: BACKEND, reason: told() });
         }
         if text.contains("request is too large")
             || text.contains("too many operations")
             || text.contains("received message larger than max")
         {
-            return Self::No(Error::invalid(
+            return Self::Final(Error::invalid(
                 "commit",
                 format!("{text}; the server allows less than etcd's defaults"),
             ));
         }
         if text.contains("corrupt") {
-            return Self::No(Error::corrupt(BACKEND, text));
+            return Self::Final(Error::corrupt(BACKEND, text));
         }
         match status.code() {
             // A wrong password, or a role that does not reach this far.
             Code::PermissionDenied | Code::InvalidArgument => {
-                Self::No(Error::Refused { backend: BACKEND, reason: told() })
+                Self::Final(Error::Refused { backend: BACKEND, reason: told() })
             }
             Code::FailedPrecondition if text.contains("authentication is not enabled") => {
                 let reason = format!("{text}; leave user and password out of the address");
-                Self::No(Error::Refused { backend: BACKEND, reason })
+                Self::Final(Error::Refused { backend: BACKEND, reason })
             }
-            Code::Unauthenticated => Self::Elsewhere(told()),
-            _ => Self::Unclear(told()),
+            Code::Unauthenticated => Self::TryElsewhere(told()),
+            _ => Self::Unknown(told()),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
     fn only_what_certainly_did_nothing_counts_as_nothing() {
-        let fault = |code, text: &str| Fault::from(Status::new(code, text));
+        let fault = |code, text: &str| CallError::from(Status::new(code, text));
         let none = fault(Code::Unavailable, "etcdserver: no leader");
-        assert!(matches!(none.of_write(), Error::Unavailable { .. }));
+        assert!(matches!(none.into_write_error(), Error::Unavailable { .. }));
         let busy = fault(Code::ResourceExhausted, "etcdserver: too many requests");
-        assert!(matches!(busy, Fault::Later(_)));
-        assert!(matches!(busy.of_write(), Error::Unavailable { .. }));
+        assert!(matches!(busy, CallError::TryLater(_)));
+        assert!(matches!(busy.into_write_error(), Error::Unavailable { .. }));
         for text in [
             "etcdserver: request timed out",
             "etcdserver: request timed out, possibly due to previous leader failure",
@@ -124,17 +167,32 @@ mod tests {
             "etcdserver: server stopped",
             "transport error",
         ] {
-            assert!(fault(Code::Unavailable, text).of_write().is_unknown(), "{text}");
+            assert!(fault(Code::Unavailable, text).into_write_error().is_unknown(), "{text}");
         }
         let unread = fault(Code::Unavailable, "etcdserver: request timed out");
-        assert!(matches!(unread.of_read(), Error::Unavailable { .. }));
+        assert!(matches!(unread.into_read_error(), Error::Unavailable { .. }));
         assert!(matches!(
             fault(Code::NotFound, "etcdserver: requested lease not found"),
-            Fault::NoLease
+            CallError::LeaseNotFound
         ));
         let full = fault(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
-        assert!(matches!(full.of_write(), Error::Full { .. }));
+        assert!(matches!(full.into_write_error(), Error::Full { .. }));
         let denied = fault(Code::PermissionDenied, "etcdserver: permission denied");
-        assert!(matches!(denied.of_write(), Error::Refused { .. }));
+        assert!(matches!(denied.into_write_error(), Error::Refused { .. }));
+    }
+
+    #[test]
+    fn what_tonic_did_not_send_counts_as_nothing_and_all_else_is_unknown() {
+        let ended = || io::Error::new(io::ErrorKind::NotConnected, "it has ended");
+        let unsent = Status::from_error(Box::new(ConnectError(Box::new(ended()))));
+        assert!(
+            matches!(CallError::from(unsent), CallError::TryElsewhere(why) if why.contains("it has ended"))
+        );
+        let broke = Status::from_error(Box::new(ended()));
+        assert!(matches!(CallError::from(broke), CallError::Unknown(_)));
+        let text =
+            "Error, decoded message length too large: found 70000000 bytes, the limit is: 7 bytes";
+        let large = CallError::from(Status::new(Code::OutOfRange, text)).into_read_error();
+        assert!(matches!(large, Error::LimitExceeded { got: 70_000_000, .. }), "{large:?}");
     }
 }

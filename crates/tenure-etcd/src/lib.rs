@@ -14,31 +14,30 @@
 //! nobody holds is taken in one round trip.
 //!
 //! The way of a commit: [`EtcdStore`] → `snapshot` (guessed from `cache`, or read) → the decision of
-//! all backends → `plan` (the transaction, with spares from `leases`) → `commit` (sent, confirmed, or
-//! decided again). `endpoints` chooses the server, `dial` connects, `link` talks to it by `grpc`, `keeper`
-//! keeps leases alive.
+//! all backends → `txn` (the transaction, with etcd leases from `lease_pool`) → `commit` (sent, confirmed,
+//! or decided again). `endpoints` chooses the server, `connection` talks to it, `keep_alive` keeps leases
+//! alive on it, and `confirmed` says when a keep-alive counts.
 
 mod cache;
 mod commit;
-mod dial;
+mod confirmed;
+mod connection;
 mod endpoints;
-mod envelope;
 mod error;
-mod gathered;
-mod grpc;
-mod keeper;
+mod inner;
+mod keep_alive;
 mod keys;
-mod leases;
-mod link;
+mod lease_pool;
+mod messages;
 mod options;
-mod plan;
 mod read;
-mod shared;
 mod snapshot;
+mod stored;
 mod tls;
 mod touch;
+mod txn;
 mod watch;
-mod wire;
+mod writer_level;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -56,9 +55,9 @@ pub use options::Options;
 
 use cache::Cache;
 use endpoints::Endpoints;
+use inner::{Inner, Local};
 use keys::Keys;
-use leases::Leases;
-use shared::{Near, Shared};
+use lease_pool::LeasePool;
 use tenure::backend::home::Home;
 
 /// The name in errors and capabilities.
@@ -67,7 +66,7 @@ const BACKEND: &str = "etcd";
 /// A store on etcd. Cheap to clone; its background work ends with the last clone.
 #[derive(Clone)]
 pub struct EtcdStore {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     capabilities: Arc<Capabilities>,
 }
 
@@ -90,26 +89,26 @@ impl EtcdStore {
         let home = Arc::new(Home::start(BACKEND)?);
         let here = Arc::new(Home::here());
         let endpoints = Endpoints::new(Arc::clone(&options), Arc::clone(&home));
-        let leases = Leases::new(Arc::clone(&endpoints));
-        let shared = Arc::new(Shared {
+        let leases = LeasePool::new(Arc::clone(&endpoints));
+        let inner = Arc::new(Inner {
             keys: Keys::new(&options.prefix),
-            watching: Endpoints::new(Arc::clone(&options), Arc::clone(&home)),
-            near: Near { endpoints: Endpoints::new(options, Arc::clone(&here)), home: here },
+            watch_endpoints: Endpoints::new(Arc::clone(&options), Arc::clone(&home)),
+            local: Local { endpoints: Endpoints::new(options, Arc::clone(&here)), home: here },
             leases,
             cache: Cache::default(),
             writer: AtomicI64::new(0),
             endpoints,
         });
-        shared.check_level().await?;
-        shared.near.endpoints.link(shared.near.endpoints.budget()).await?;
+        inner.check_level().await?;
+        inner.local.endpoints.connection(inner.local.endpoints.deadline()).await?;
         let mut capabilities = capabilities();
-        let shortest = shared.leases.shortest(shared.endpoints.budget()).await?;
+        let shortest = inner.leases.shortest(inner.endpoints.deadline()).await?;
         capabilities.ttl = capabilities
             .ttl
             .map(|ttl| Ttl { min: ttl.min.max(Duration::from_secs(shortest)), ..ttl });
-        capabilities.replicas = shared.members().await;
-        shared.leases.tend(&home);
-        Ok(Self { shared, capabilities: Arc::new(capabilities) })
+        capabilities.replicas = inner.members().await;
+        inner.leases.start_upkeep(&home);
+        Ok(Self { inner, capabilities: Arc::new(capabilities) })
     }
 
     /// A handle to program against.
@@ -154,38 +153,38 @@ impl Backend for EtcdStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        self.shared.get(key).await
+        self.inner.get(key).await
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
-        self.shared.list(query).await
+        self.inner.list(query).await
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
-        self.shared.commit(&commit).await
+        self.inner.commit(&commit).await
     }
 
     /// Every step of a commit is given what is left of this.
     fn commit_within(&self) -> Option<Duration> {
-        Some(self.shared.endpoints.options.timeout)
+        Some(self.inner.endpoints.options.timeout)
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
         if touches.is_empty() {
             return Ok(Vec::new());
         }
-        self.shared.touch(&touches).await
+        self.inner.touch(&touches).await
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
-        watch::watch(&self.shared, request).await
+        watch::watch(&self.inner, request).await
     }
 
     async fn close(&self) {
-        self.shared.leases.revoke_all().await;
-        self.shared.endpoints.close();
-        self.shared.near.endpoints.close();
-        self.shared.watching.close();
+        self.inner.leases.revoke_all().await;
+        self.inner.endpoints.close();
+        self.inner.local.endpoints.close();
+        self.inner.watch_endpoints.close();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use tenure::clock::{SharedClock, SystemClock};
 use tenure::{Error, Result};
 
@@ -199,22 +200,16 @@ fn read(file: &str) -> Result<Pem> {
     Ok(pem)
 }
 
-/// Undoes `%41`.
+/// Undoes `%41`. A `%` that is followed by anything else is a mistake and not left as it is.
 fn unescape(text: &str) -> Result<String> {
-    let bad = || Error::invalid("etcd address", "a % is not followed by two hexadecimal digits");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, more)) = rest.split_first() {
-        rest = more;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = rest.get(..2).and_then(|two| std::str::from_utf8(two).ok()).ok_or_else(bad)?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
-        rest = &rest[2..];
+    let is_escape =
+        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|digit| digit.is_ascii_hexdigit());
+    if !text.split('%').skip(1).all(is_escape) {
+        let reason = "a % is not followed by two hexadecimal digits";
+        return Err(Error::invalid("etcd address", reason));
     }
-    String::from_utf8(bytes).map_err(|_| Error::invalid("etcd address", "it is not UTF-8"))
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Error::invalid("etcd address", "it is not UTF-8"))
 }
 
 impl fmt::Debug for Options {
@@ -250,6 +245,9 @@ mod tests {
             ("etcd://a?cert=/nonexistent", "/nonexistent"),
             ("etcd://a?colour=red", "known are"),
             ("etcd://a/%zz", "hexadecimal"),
+            ("etcd://a/x%4", "hexadecimal"),
+            ("etcd://a/%+1", "hexadecimal"),
+            ("etcd://a/%ff", "UTF-8"),
         ] {
             let error = Options::parse(url).unwrap_err().to_string();
             assert!(error.contains(hint), "{url}: {error}");

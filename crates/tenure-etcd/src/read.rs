@@ -10,12 +10,12 @@ use tenure::store::{Page, Query};
 use tenure::{Error, Key, Object, Result};
 
 use crate::BACKEND;
-use crate::endpoints::Budget;
-use crate::envelope::{Known, number};
+use crate::endpoints::Deadline;
+use crate::inner::Inner;
 use crate::keys::end_of;
-use crate::leases::grace;
-use crate::shared::Shared;
-use crate::wire::{KeyValue, LeaseLife, LeaseRequest, RangeRequest, RangeResponse, path};
+use crate::lease_pool::grace;
+use crate::messages::{KeyValue, LeaseLife, LeaseRequest, RangeRequest, RangeResponse, path};
+use crate::stored::{Stored, number};
 
 /// Lives asked for on one page, and how many of them at a time.
 const LIVES: usize = 128;
@@ -25,13 +25,13 @@ const LOOKED_AT: usize = 500;
 /// A name may pass from one object to another between two reads so often.
 const ATTEMPTS: u32 = 10;
 
-impl Shared {
+impl Inner {
     pub(crate) async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        let budget = self.endpoints.budget();
-        let answer = self.range(self.keys.object(key), vec![], 0, budget).await?;
+        let deadline = self.endpoints.deadline();
+        let answer = self.range(self.keys.object(key), vec![], 0, deadline).await?;
         let Some(kv) = answer.kvs.into_iter().next() else { return Ok(None) };
-        let known = Known::read(key.clone(), &kv)?;
-        self.with_life(known, budget).await.map(Some)
+        let stored = Stored::read(key.clone(), &kv)?;
+        self.with_life(stored, deadline).await.map(Some)
     }
 
     async fn range(
@@ -39,38 +39,38 @@ impl Shared {
         key: Vec<u8>,
         range_end: Vec<u8>,
         limit: i64,
-        budget: Budget,
+        deadline: Deadline,
     ) -> Result<RangeResponse> {
         let question = RangeRequest { key, range_end, limit, count_only: false };
-        self.endpoints.read(path::RANGE, question, budget).await
+        self.endpoints.read(path::RANGE, question, deadline).await
     }
 
     /// The store's revision: no commit acknowledged before has a greater one.
     pub(crate) async fn head(&self) -> Result<u64> {
-        let budget = self.endpoints.budget();
-        let answer = self.range(self.keys.writer(), vec![], 0, budget).await?;
+        let deadline = self.endpoints.deadline();
+        let answer = self.range(self.keys.writer(), vec![], 0, deadline).await?;
         Ok(revision(&answer))
     }
 
-    async fn with_life(&self, known: Known, budget: Budget) -> Result<Object> {
-        let left = match known.lease {
+    async fn with_life(&self, stored: Stored, deadline: Deadline) -> Result<Object> {
+        let left = match stored.lease {
             0 => None,
             id => {
                 let life: LeaseLife =
-                    self.endpoints.read(path::TIME_TO_LIVE, LeaseRequest { id }, budget).await?;
+                    self.endpoints.read(path::TIME_TO_LIVE, LeaseRequest { id }, deadline).await?;
                 // Whole seconds, rounded down; negative for a lease that has just ended.
-                Some(Duration::from_secs(number(life.ttl).saturating_sub(grace(known.life))))
+                Some(Duration::from_secs(number(life.ttl).saturating_sub(grace(stored.life))))
             }
         };
-        let mut object = Object::clone(&known.object);
+        let mut object = Object::clone(&stored.object);
         object.expires_in = left;
         Ok(object)
     }
 
     pub(crate) async fn list(&self, query: &Query) -> Result<Page> {
-        let budget = self.endpoints.budget();
+        let deadline = self.endpoints.deadline();
         if let Some(name) = &query.name {
-            return self.list_named(query, name, budget).await;
+            return self.list_named(query, name, deadline).await;
         }
         let kind = Some(query.kind.as_str());
         let base = self.keys.start(kind, "");
@@ -92,8 +92,8 @@ impl Shared {
             return Ok(Page { objects: vec![], next: None, revision: self.head().await? });
         }
         let look_at = if query.selector.is_empty() { query.limit } else { LOOKED_AT };
-        let answer = self.some_of(start, end, look_at, budget).await?;
-        self.page(query, answer, budget).await
+        let answer = self.some_of(start, end, look_at, deadline).await?;
+        self.page(query, answer, deadline).await
     }
 
     /// As many as fit into one answer, at most `limit`.
@@ -102,11 +102,11 @@ impl Shared {
         start: Vec<u8>,
         end: Vec<u8>,
         limit: usize,
-        budget: Budget,
+        deadline: Deadline,
     ) -> Result<RangeResponse> {
         let mut limit = i64::try_from(limit).unwrap_or(i64::MAX);
         loop {
-            match self.range(start.clone(), end.clone(), limit, budget).await {
+            match self.range(start.clone(), end.clone(), limit, deadline).await {
                 Err(Error::LimitExceeded { .. }) if limit > 1 => limit /= 4,
                 answer => return answer,
             }
@@ -114,47 +114,47 @@ impl Shared {
         }
     }
 
-    async fn page(&self, query: &Query, answer: RangeResponse, budget: Budget) -> Result<Page> {
+    async fn page(&self, query: &Query, answer: RangeResponse, deadline: Deadline) -> Result<Page> {
         let revision = revision(&answer);
         let mut matching = Vec::new();
         let mut next = None;
         for kv in &answer.kvs {
-            let known = self.known(kv)?;
+            let stored = self.stored(kv)?;
             if matching.len() == query.limit {
-                next = matching.last().map(|known: &Known| known.object.key.id.clone());
+                next = matching.last().map(|stored: &Stored| stored.object.key.id.clone());
                 break;
             }
-            if query.matches(&known.object) {
-                matching.push(known);
+            if query.matches(&stored.object) {
+                matching.push(stored);
             } else if answer.more && kv == &answer.kvs[answer.kvs.len() - 1] {
-                next = Some(known.object.key.id.clone());
+                next = Some(stored.object.key.id.clone());
             }
         }
         if next.is_none() && answer.more {
             let last = answer.kvs.last().and_then(|kv| self.keys.parse(&kv.key));
             next = last.map(|key| key.id);
         }
-        let objects = self.with_lives(matching, budget).await?;
+        let objects = self.with_lives(matching, deadline).await?;
         Ok(Page { objects, next, revision })
     }
 
-    fn known(&self, kv: &KeyValue) -> Result<Known> {
+    fn stored(&self, kv: &KeyValue) -> Result<Stored> {
         let odd = || {
             let key = String::from_utf8_lossy(&kv.key);
             Error::corrupt(BACKEND, format!("{key:?} is no key of Tenure's; delete it"))
         };
-        Known::read(self.keys.parse(&kv.key).ok_or_else(odd)?, kv)
+        Stored::read(self.keys.parse(&kv.key).ok_or_else(odd)?, kv)
     }
 
-    async fn with_lives(&self, known: Vec<Known>, budget: Budget) -> Result<Vec<Object>> {
-        let asked = stream::iter(known.into_iter().scan(0_usize, |mortal, known| {
-            *mortal += usize::from(known.lease != 0);
-            let ask = *mortal <= LIVES || known.lease == 0;
+    async fn with_lives(&self, stored: Vec<Stored>, deadline: Deadline) -> Result<Vec<Object>> {
+        let asked = stream::iter(stored.into_iter().scan(0_usize, |mortal, stored| {
+            *mortal += usize::from(stored.lease != 0);
+            let ask = *mortal <= LIVES || stored.lease == 0;
             Some(async move {
                 if ask {
-                    return self.with_life(known, budget).await;
+                    return self.with_life(stored, deadline).await;
                 }
-                let mut object = Object::clone(&known.object);
+                let mut object = Object::clone(&stored.object);
                 object.expires_in = Some(Duration::ZERO);
                 Ok(object)
             })
@@ -163,26 +163,26 @@ impl Shared {
         answers.into_iter().collect()
     }
 
-    async fn list_named(&self, query: &Query, name: &str, budget: Budget) -> Result<Page> {
+    async fn list_named(&self, query: &Query, name: &str, deadline: Deadline) -> Result<Page> {
         for _ in 0..ATTEMPTS {
-            let owner = self.range(self.keys.name(&query.kind, name), vec![], 0, budget).await?;
+            let owner = self.range(self.keys.name(&query.kind, name), vec![], 0, deadline).await?;
             let Some(kv) = owner.kvs.first() else {
                 return Ok(Page { objects: vec![], next: None, revision: revision(&owner) });
             };
             let key = Key::new(&query.kind, String::from_utf8_lossy(&kv.value));
-            let answer = self.range(self.keys.object(&key), vec![], 0, budget).await?;
+            let answer = self.range(self.keys.object(&key), vec![], 0, deadline).await?;
             let Some(kv) = answer.kvs.first() else { continue };
-            let known = Known::read(key, kv)?;
+            let stored = Stored::read(key, kv)?;
             // It may have passed the name on between the two reads.
-            if known.object.name.as_deref() != Some(name) {
+            if stored.object.name.as_deref() != Some(name) {
                 continue;
             }
-            let id = &known.object.key.id;
-            let wanted =
-                query.matches(&known.object) && query.after.as_ref().is_none_or(|after| id > after);
-            let found = if wanted { vec![known] } else { vec![] };
+            let id = &stored.object.key.id;
+            let wanted = query.matches(&stored.object)
+                && query.after.as_ref().is_none_or(|after| id > after);
+            let found = if wanted { vec![stored] } else { vec![] };
             let revision = revision(&answer);
-            let objects = self.with_lives(found, budget).await?;
+            let objects = self.with_lives(found, deadline).await?;
             return Ok(Page { objects, next: None, revision });
         }
         Err(Error::unavailable(BACKEND, format!("the name {name:?} changes hands too often")))

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use tenure::backend::check_writer;
 use tenure::backend::decide::{Row, View};
 use tenure::store::{Commit, Expect, Put, Write};
 use tenure::{Error, Key, Labels, Object, Result};
 
 use crate::BACKEND;
 use crate::cache::Cache;
-use crate::envelope::Known;
 use crate::keys::Keys;
-use crate::wire::{KeyValue, Operation, RangeRequest, RequestOp, ResponseOp};
+use crate::messages::{KeyValue, Operation, RangeRequest, RequestOp, ResponseOp};
+use crate::stored::Stored;
+use crate::writer_level::read_level;
 
 /// Who has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ type Name = (String, String);
 /// so they are searched one by one.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    objects: Vec<(Key, Option<Arc<Known>>)>,
+    objects: Vec<(Key, Option<Arc<Stored>>)>,
     names: Vec<(Name, Option<Owner>)>,
     /// It was read, at one instant of this very call.
     pub(crate) read: bool,
@@ -42,13 +42,13 @@ impl Snapshot {
         let checks = commit.checks.iter().map(|check| (&check.key, check.expect));
         let writes = commit.writes.iter().map(|write| (write.key(), write.expect()));
         for (key, expect) in checks.chain(writes) {
-            if !this.objects.iter().any(|(known, _)| known == key) {
+            if !this.objects.iter().any(|(stored, _)| stored == key) {
                 let guess = guess(key, expect, cache)?;
                 this.objects.push((key.clone(), guess));
             }
         }
         for (key, name) in named(commit) {
-            let has_it = this.object(key).is_some_and(|known| known.object.name == *name);
+            let has_it = this.object(key).is_some_and(|stored| stored.object.name == *name);
             let owner = has_it.then(|| Owner { id: key.id.clone(), modified: 0 });
             this.names.push(((key.kind.clone(), name.clone().unwrap_or_default()), owner));
         }
@@ -76,8 +76,8 @@ impl Snapshot {
         };
         let mut this = Self { read: true, ..Self::default() };
         for key in concerned(commit) {
-            let known = next()?.map(|kv| Known::read(key.clone(), &kv)).transpose()?;
-            this.objects.push((key.clone(), known.map(Arc::new)));
+            let stored = next()?.map(|kv| Stored::read(key.clone(), &kv)).transpose()?;
+            this.objects.push((key.clone(), stored.map(Arc::new)));
         }
         for (key, name) in named(commit) {
             let owner = next()?.map(|kv| Owner {
@@ -89,14 +89,14 @@ impl Snapshot {
         if level {
             let level = next()?;
             this.writer = Some(level.as_ref().map_or(0, |level| level.mod_revision));
-            level.as_ref().map_or(Ok(0), check_level)?;
+            level.as_ref().map_or(Ok(0), read_level)?;
         }
         Ok(this)
     }
 
-    pub(crate) fn object(&self, key: &Key) -> Option<&Arc<Known>> {
-        let found = self.objects.iter().find(|(known, _)| known == key);
-        found.and_then(|(_, known)| known.as_ref())
+    pub(crate) fn object(&self, key: &Key) -> Option<&Arc<Stored>> {
+        let found = self.objects.iter().find(|(stored, _)| stored == key);
+        found.and_then(|(_, stored)| stored.as_ref())
     }
 
     fn owner(&self, kind: &str, name: &str) -> Option<&Owner> {
@@ -106,7 +106,7 @@ impl Snapshot {
 
     /// etcd's revision of an object, 0 if it is not there.
     pub(crate) fn modified(&self, key: &Key) -> i64 {
-        self.object(key).map_or(0, |known| known.modified)
+        self.object(key).map_or(0, |stored| stored.modified)
     }
 
     /// etcd's revision of a name's key, 0 if nobody has it.
@@ -115,15 +115,15 @@ impl Snapshot {
     }
 }
 
-fn guess(key: &Key, expect: Expect, cache: &Cache) -> Option<Option<Arc<Known>>> {
-    let known = || cache.get(key);
+fn guess(key: &Key, expect: Expect, cache: &Cache) -> Option<Option<Arc<Stored>>> {
+    let stored = || cache.get(key);
     match expect {
         // The transaction finds out, and says what is there if this is wrong.
         Expect::Absent => Some(None),
-        Expect::Any | Expect::Exists => known().map(Some),
-        Expect::Version(version) => known().filter(|k| k.object.version == version).map(Some),
-        Expect::Revision(revision) => known().filter(|k| k.object.revision == revision).map(Some),
-        Expect::Token(token) => known().filter(|k| k.object.token == token).map(Some),
+        Expect::Any | Expect::Exists => stored().map(Some),
+        Expect::Version(version) => stored().filter(|k| k.object.version == version).map(Some),
+        Expect::Revision(revision) => stored().filter(|k| k.object.revision == revision).map(Some),
+        Expect::Token(token) => stored().filter(|k| k.object.token == token).map(Some),
     }
 }
 
@@ -152,17 +152,10 @@ pub(crate) fn get(key: Vec<u8>) -> RequestOp {
     RequestOp { request: Some(Operation::Range(range)) }
 }
 
-/// The writer level that the store demands. Refuses to go on if that takes a newer program.
-pub(crate) fn check_level(level: &KeyValue) -> Result<u32> {
-    let text = std::str::from_utf8(&level.value).ok();
-    let level = text.and_then(|text| text.trim().parse().ok()).unwrap_or(u32::MAX);
-    check_writer(BACKEND, level).map(|()| level)
-}
-
 impl View for Snapshot {
     fn row(&mut self, key: &Key) -> Result<Option<Row>> {
         let row =
-            |known: &Arc<Known>| Row { object: Arc::clone(&known.object), expires_at_ms: None };
+            |stored: &Arc<Stored>| Row { object: Arc::clone(&stored.object), expires_at_ms: None };
         Ok(self.object(key).map(row))
     }
 

@@ -1,18 +1,19 @@
 //! Encryption of the connection: whom to trust, and what to show.
 //!
-//! Certificates end before programs do, and whoever issues them writes new ones in their place. So files
-//! are read for each connection. If what they hold is of no use, it counts what they held before: they
-//! may be in the middle of being replaced.
+//! Certificates end before programs do and are replaced by new ones in the same place. So files are read
+//! for each connection. If a file holds nothing of use, what it held before is used on: it may be in the
+//! middle of being replaced.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tenure::{Error, Result};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::error::innermost;
 
 /// Certificates or a key, in PEM.
 #[derive(Clone)]
@@ -38,63 +39,52 @@ pub(crate) struct Tls {
     pub(crate) identity: Option<(Pem, Pem)>,
     pub(crate) server_name: Option<String>,
     /// What was of use last.
-    last: Arc<Mutex<Option<Arc<ClientConfig>>>>,
+    last: Arc<Mutex<Option<ClientTlsConfig>>>,
 }
 
 impl Tls {
     /// How to encrypt the next connection.
-    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>> {
+    pub(crate) fn config(&self) -> Result<ClientTlsConfig> {
         let made = self.make();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match (made, &*last) {
-            (Ok(made), _) => *last = Some(made),
-            (Err(error), Some(_)) => {
+            (Ok(made), _) => {
+                *last = Some(made.clone());
+                Ok(made)
+            }
+            (Err(error), Some(last)) => {
                 tracing::warn!(%error, "going on with the certificates that were read before");
+                Ok(last.clone())
             }
-            (Err(error), None) => return Err(error),
+            (Err(error), None) => Err(error),
         }
-        last.clone().ok_or_else(|| invalid("settings", "there are none"))
     }
 
-    fn make(&self) -> Result<Arc<ClientConfig>> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(match &self.ca {
-            Some(ca) => certificates("ca", &ca.read()?)?,
-            None => rustls_native_certs::load_native_certs().certs,
-        });
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| invalid("settings", error))?
-            .with_root_certificates(roots);
-        let mut config = match &self.identity {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = certificates("cert", &certificate.read()?)?;
-                let key =
-                    PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|e| invalid("key", e))?;
-                builder.with_client_auth_cert(chain, key).map_err(|e| invalid("cert", e))?
-            }
+    fn make(&self) -> Result<ClientTlsConfig> {
+        let mut config = match &self.ca {
+            Some(ca) => ClientTlsConfig::new().ca_certificate(authority(&ca.read()?)?),
+            None => ClientTlsConfig::new().with_native_roots(),
         };
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Arc::new(config))
-    }
-
-    /// The name that the server at this address must prove to have.
-    pub(crate) fn name(&self, address: &str) -> Result<ServerName<'static>> {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let name = self.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
-        ServerName::try_from(name.to_owned()).map_err(|error| invalid(name, error))
+        if let Some((certificate, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(certificate.read()?, key.read()?));
+        }
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name);
+        }
+        // An endpoint reads all of it, and says what is of no use.
+        let read = Endpoint::from_static("https://localhost").tls_config(config.clone());
+        read.map_err(|error| invalid("certificates", innermost(&error)))?;
+        Ok(config)
     }
 }
 
-fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
-    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| invalid(what, error))?;
-    if all.is_empty() {
-        return Err(invalid(what, "it holds no certificate"));
+/// To trust nobody is a mistake, which tonic would only find when it connects.
+fn authority(pem: &[u8]) -> Result<Certificate> {
+    match CertificateDer::pem_slice_iter(pem).next() {
+        Some(Ok(_)) => Ok(Certificate::from_pem(pem)),
+        Some(Err(error)) => Err(invalid("ca", error)),
+        None => Err(invalid("ca", "it holds no certificate")),
     }
-    Ok(all)
 }
 
 fn invalid(what: &str, error: impl std::fmt::Display) -> Error {
@@ -106,34 +96,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_to_prove_is_the_host_unless_another_is_given() {
-        let shown = |tls: &Tls, address: &str| format!("{:?}", tls.name(address).unwrap());
-        let tls = Tls::default();
-        assert!(shown(&tls, "one.example:2379").contains("one.example"));
-        assert!(shown(&tls, "[::1]:2379").contains("IpAddress"));
-        let named = Tls { server_name: Some("other.example".into()), ..Tls::default() };
-        assert!(shown(&named, "127.0.0.1:2379").contains("other.example"));
-        assert!(tls.name("not a name:1").is_err());
-        let empty = Tls { ca: Some(Pem::Text(b"nothing".to_vec())), ..Tls::default() };
-        assert!(empty.config().unwrap_err().to_string().contains("no certificate"));
-    }
-
-    #[test]
     fn files_are_read_each_time_and_what_is_of_no_use_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.pem");
         let tls = Tls { ca: Some(Pem::File(file.clone())), ..Tls::default() };
         assert!(tls.config().unwrap_err().to_string().contains("ca.pem"));
+        let shown = |tls: &Tls| format!("{:?}", tls.config().unwrap());
         let issue = || {
             let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
             std::fs::write(&file, made.cert.pem()).unwrap();
-            tls.config().unwrap()
+            (shown(&tls), made.cert.pem())
         };
-        let (first, second) = (issue(), issue());
-        assert!(!Arc::ptr_eq(&first, &second));
-        std::fs::write(&file, "half of a certifica").unwrap();
-        assert!(Arc::ptr_eq(&second, &tls.config().unwrap()));
-        // Clones of one address share what they know.
-        assert!(Arc::ptr_eq(&second, &tls.clone().config().unwrap()));
+        let ((first, _), (second, pem)) = (issue(), issue());
+        assert_ne!(first, second);
+        for useless in ["half of a certifica", &pem[..pem.len() / 2]] {
+            std::fs::write(&file, useless).unwrap();
+            assert_eq!(shown(&tls), second);
+            // Clones of one address share what they know.
+            assert_eq!(shown(&tls.clone()), second);
+        }
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_named() {
+        let pem = |text: &str| Pem::Text(text.into());
+        let empty = Tls { ca: Some(pem("nothing")), ..Tls::default() };
+        assert!(empty.config().unwrap_err().to_string().contains("no certificate"));
+        let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        for (cert, key) in [(cert.as_str(), "nothing"), ("nothing", key.as_str())] {
+            let identity = Some((pem(cert), pem(key)));
+            let tls = Tls { ca: Some(pem(&made.cert.pem())), identity, ..Tls::default() };
+            assert!(tls.config().is_err());
+        }
     }
 }

@@ -15,13 +15,13 @@ use tenure::store::{Batch, Cause, Event, Watch, WatchRequest};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::envelope::{Known, number};
-use crate::error::Fault;
-use crate::grpc::Answers;
+use crate::connection::Answers;
+use crate::connection::Connection;
+use crate::error::CallError;
+use crate::inner::Inner;
 use crate::keys::end_of;
-use crate::link::Link;
-use crate::shared::Shared;
-use crate::wire::{self, DELETE, WatchCreateRequest, WatchResponse, path};
+use crate::messages::{self, DELETE, WatchCreateRequest, WatchResponse, path};
+use crate::stored::{Stored, number};
 
 /// Between attempts to open a stream again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -30,8 +30,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const DENIALS: u32 = 2;
 
 /// Opens a watch.
-pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Result<Watch> {
-    let head = shared.head().await?;
+pub(crate) async fn watch(inner: &Arc<Inner>, request: &WatchRequest) -> Result<Watch> {
+    let head = inner.head().await?;
     let start = request.after.unwrap_or(head);
     if start > head {
         return Err(Error::invalid(
@@ -41,7 +41,7 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
     }
     let progress = Progress::new(start);
     let cursor = Cursor {
-        shared: Arc::clone(shared),
+        inner: Arc::clone(inner),
         request: request.clone(),
         after: start,
         progress: progress.clone(),
@@ -63,14 +63,14 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
 }
 
 struct Cursor {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     request: WatchRequest,
     /// Everything up to here has been told, or is ready to be.
     after: u64,
     progress: Progress,
-    open: Option<(Arc<Link>, Answers<WatchResponse>)>,
+    open: Option<(Arc<Connection>, Answers<WatchResponse>)>,
     /// What has arrived of a change that comes in parts.
-    parts: Vec<wire::Event>,
+    parts: Vec<messages::Event>,
     ready: VecDeque<Arc<Batch>>,
     /// How often in a row the server would not let us watch.
     denied: u32,
@@ -79,7 +79,7 @@ struct Cursor {
 
 impl Cursor {
     async fn next(&mut self) -> Result<Arc<Batch>> {
-        let endpoints = Arc::clone(&self.shared.watching);
+        let endpoints = Arc::clone(&self.inner.watch_endpoints);
         loop {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(batch);
@@ -99,24 +99,24 @@ impl Cursor {
     /// Opens the stream, or takes one message from it.
     async fn step(&mut self) -> Result<()> {
         let Some((_, stream)) = &mut self.open else { return self.reopen().await };
-        match stream.message().await {
-            Ok(Some(message)) => self.hear(message).await,
-            Ok(None) => self.broke("the server ended it").await,
-            Err(fault) => self.broke(&fault.of_read().to_string()).await,
+        match stream.next().await {
+            Some(Ok(message)) => self.receive(message).await,
+            None => self.retry_later("the server ended it").await,
+            Some(Err(error)) => self.retry_later(&error.into_read_error().to_string()).await,
         }
     }
 
     /// A watch outlives an outage: it waits until a server is there again.
     async fn reopen(&mut self) -> Result<()> {
-        let endpoints = &self.shared.watching;
-        let link = match endpoints.link(endpoints.budget()).await {
-            Ok(link) => link,
-            Err(Error::Unavailable { reason, .. }) => return self.broke(&reason).await,
+        let endpoints = &self.inner.watch_endpoints;
+        let connection = match endpoints.connection(endpoints.deadline()).await {
+            Ok(connection) => connection,
+            Err(Error::Unavailable { reason, .. }) => return self.retry_later(&reason).await,
             Err(error) => return Err(error),
         };
         let kind = self.request.kind.as_deref();
         let key =
-            self.shared.keys.start(kind, if kind.is_some() { &self.request.prefix } else { "" });
+            self.inner.keys.start(kind, if kind.is_some() { &self.request.prefix } else { "" });
         let create = WatchCreateRequest {
             range_end: end_of(&key),
             key,
@@ -127,32 +127,32 @@ impl Cursor {
             fragment: true,
         };
         // The request stays open for as long as the answers are wanted.
-        let asked = stream::iter([wire::WatchRequest { create: Some(create) }]);
+        let asked = stream::iter([messages::WatchRequest { create: Some(create) }]);
         let questions = asked.chain(stream::pending());
-        let opening = link.stream(path::WATCH, questions);
+        let opening = connection.stream(path::WATCH, questions);
         let attempt = endpoints.options.attempt;
         match tokio::time::timeout(attempt, opening).await {
-            Ok(Ok(stream)) => self.open = Some((link, stream)),
-            Ok(Err(Fault::No(error))) => return Err(error),
+            Ok(Ok(stream)) => self.open = Some((connection, stream)),
+            Ok(Err(CallError::Final(error))) => return Err(error),
             _ => {
-                endpoints.fail(&link);
-                return self.broke("it could not be opened").await;
+                endpoints.fail(&connection);
+                return self.retry_later("it could not be opened").await;
             }
         }
         Ok(())
     }
 
-    async fn broke(&mut self, why: &str) -> Result<()> {
+    async fn retry_later(&mut self, why: &str) -> Result<()> {
         tracing::debug!(after = self.after, why, "watch broke off; opening it again");
-        if let Some((link, _)) = self.open.take() {
-            self.shared.watching.fail(&link);
+        if let Some((connection, _)) = self.open.take() {
+            self.inner.watch_endpoints.fail(&connection);
         }
         self.parts.clear();
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
-    async fn hear(&mut self, message: WatchResponse) -> Result<()> {
+    async fn receive(&mut self, message: WatchResponse) -> Result<()> {
         if message.canceled {
             return self.canceled(&message).await;
         }
@@ -162,7 +162,7 @@ impl Cursor {
         if message.fragment {
             return Ok(());
         }
-        self.tell()?;
+        self.make_batches()?;
         if quiet && !message.created {
             // Nothing of ours happened up to here.
             let head = number(message.header.map_or(0, |header| header.revision));
@@ -185,11 +185,11 @@ impl Cursor {
         if self.denied > DENIALS {
             return Err(Error::Refused { backend: BACKEND, reason: reason.clone() });
         }
-        self.broke(reason).await
+        self.retry_later(reason).await
     }
 
     /// Makes batches of what has arrived, one for each revision.
-    fn tell(&mut self) -> Result<()> {
+    fn make_batches(&mut self) -> Result<()> {
         let mut events: Vec<(u64, Event)> = Vec::new();
         for event in std::mem::take(&mut self.parts) {
             let Some(kv) = &event.kv else { continue };
@@ -210,22 +210,22 @@ impl Cursor {
         Ok(())
     }
 
-    fn event(&self, event: &wire::Event) -> Result<Option<Event>> {
+    fn event(&self, event: &messages::Event) -> Result<Option<Event>> {
         let Some(kv) = &event.kv else { return Ok(None) };
-        let Some(key) = self.shared.keys.parse(&kv.key) else { return Ok(None) };
+        let Some(key) = self.inner.keys.parse(&kv.key) else { return Ok(None) };
         if !self.request.wants(&key) {
             return Ok(None);
         }
         if event.kind != DELETE {
-            let known = Known::read(key, kv)?;
-            return Ok((!known.is_touch()).then_some(Event::Put(known.object)));
+            let stored = Stored::read(key, kv)?;
+            return Ok((!stored.is_touch()).then_some(Event::Put(stored.object)));
         }
-        let last = event.prev_kv.as_ref().and_then(|kv| Known::read(key.clone(), kv).ok());
+        let last = event.prev_kv.as_ref().and_then(|kv| Stored::read(key.clone(), kv).ok());
         // etcd does not say why a key with a lease went; one without can only have been deleted.
         let cause = match last.as_ref().map(|last| last.lease) {
             Some(0) => Cause::Deleted,
             _ => Cause::Unspecified,
         };
-        Ok(Some(Event::Delete { key, cause, last: last.map(|known| known.object) }))
+        Ok(Some(Event::Delete { key, cause, last: last.map(|stored| stored.object) }))
     }
 }

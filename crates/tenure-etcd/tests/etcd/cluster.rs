@@ -183,7 +183,7 @@ async fn a_deposed_leader() -> Outcome {
             Ok(_) => believed_until = asked + life,
             Err(_) => refused += 1,
         }
-        // Whoever still believes must be right.
+        // As long as the touches were believed, it must be there.
         let now = SystemClock.uptime();
         if there.get(&key("x")).await?.is_none() {
             if now < believed_until {

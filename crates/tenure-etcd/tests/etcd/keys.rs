@@ -20,6 +20,7 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("etcd::a_lease_of_etcd_carries_one_object", one_object_a_lease);
     trials.test("etcd::leases_of_etcd_that_carry_nothing_do_not_add_up", nothing_adds_up);
     trials.test("etcd::a_compacted_watch_is_told_where_to_start", compaction);
+    trials.test("etcd::a_watch_that_is_dropped_ends_at_the_server", dropped_watch);
     trials.test("etcd::an_older_program_is_kept_from_writing", move || writer_level(server));
     trials.test("etcd::what_others_wrote_is_not_taken_for_an_object", move || junk(server));
     trials.test("etcd::a_longer_touch_moves_name_and_object_together", move || longer(server));
@@ -27,13 +28,19 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
     trials.test("etcd::ten_thousand_touches_are_one_request", move || ten_thousand(server));
 }
 
-/// Calls that a server has begun to handle, by method.
-fn calls(server: &Etcd) -> Result<BTreeMap<String, u64>, Failure> {
+/// What a server counts.
+fn metrics(server: &Etcd) -> Result<String, Failure> {
     let address = server.address(0);
     let mut stream = std::net::TcpStream::connect(&address).or_fail()?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n").or_fail()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).or_fail()?;
+    Ok(text)
+}
+
+/// Calls that a server has begun to handle, by method.
+fn calls(server: &Etcd) -> Result<BTreeMap<String, u64>, Failure> {
+    let text = metrics(server)?;
     let mut calls = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("grpc_server_started_total{")) {
         let method = line.split("grpc_method=\"").nth(1).and_then(|rest| rest.split('"').next());
@@ -168,6 +175,26 @@ async fn compaction() -> Outcome {
         }
     }
     Ok(())
+}
+
+async fn dropped_watch() -> Outcome {
+    const STREAMS: &str = "etcd_debugging_mvcc_watch_stream_total ";
+    let server = Etcd::start().or_fail()?;
+    let store = connect(&server.url("dropped")).await?;
+    let streams = |number: &'static str| {
+        let server = &server;
+        move || async move {
+            let text = metrics(server)?;
+            Ok(text.lines().any(|line| line.strip_prefix(STREAMS) == Some(number)))
+        }
+    };
+    let mut watch = store.watch(&WatchRequest::kind("thing")).await?;
+    let written = store.commit(put("x", "1")).await?.revision;
+    let told = watch.next().await.ok_or("it ended")??.revision;
+    ensure_eq!(Some(told), written, "what was told");
+    eventually("a stream", streams("1")).await?;
+    drop(watch);
+    eventually("the end of the stream", streams("0")).await
 }
 
 async fn writer_level(server: Server) -> Outcome {

@@ -2,13 +2,13 @@
 
 mod cluster;
 mod common;
+mod grpc_proxy;
 mod holders;
+mod keep_alives;
 mod keys;
 mod outage;
 mod overload;
 mod secure;
-mod sieve;
-mod unconfirmed;
 
 use common::{Server, connect};
 
@@ -21,7 +21,7 @@ fn main() {
             keys::add(trials, server);
             outage::add(trials, server);
             overload::add(trials, server);
-            unconfirmed::add(trials, server);
+            keep_alives::add(trials, server);
             secure::add(trials);
             cluster::add(trials);
             holders::add(trials, server);

@@ -96,7 +96,7 @@ async fn hung(server: Server) -> Outcome {
 }
 
 /// Two ways to the server, of which one hangs and the other breaks for a moment. Connecting may take as
-/// long as the lease lives, so whoever waits for the one that hangs has lost it.
+/// long as the lease lives, so a store that waits for the one that hangs has lost it.
 async fn beside(server: Server) -> Outcome {
     let (hanging, breaking) = (door(server)?, door(server)?);
     let life = Duration::from_secs(3);

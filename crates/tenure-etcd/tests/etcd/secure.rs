@@ -98,7 +98,7 @@ async fn secured() -> Outcome {
     Ok(())
 }
 
-/// Certificates end before programs do. Whoever issues them writes new ones in their place.
+/// Certificates end before programs do, and new ones are written in their place.
 async fn replaced() -> Outcome {
     let folder = tempfile::tempdir().or_fail()?;
     let tls = certificates(folder.path())?;

@@ -1,4 +1,4 @@
-//! How an object is written down, and what etcd itself knows of it.
+//! How an object is stored as the value of an etcd key.
 //!
 //! `version`, `revision` and `created_revision` are etcd's own numbers of the key. A put cannot name
 //! the revision it is about to get, so the token is written as 0 by the put that draws it and as the
@@ -16,7 +16,7 @@ use prost::Message;
 use tenure::{Current, Error, Key, Labels, Object, Result};
 
 use crate::BACKEND;
-use crate::wire::KeyValue;
+use crate::messages::KeyValue;
 
 /// The format that this program writes, and the newest it reads.
 const FORMAT: u32 = 1;
@@ -53,7 +53,7 @@ struct Envelope {
 
 /// An object as it was seen in etcd.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Stored {
     pub(crate) object: Arc<Object>,
     /// etcd's revision of the key: what a transaction compares.
     pub(crate) modified: i64,
@@ -66,7 +66,7 @@ pub(crate) struct Known {
     pub(crate) since: Option<Duration>,
 }
 
-impl Known {
+impl Stored {
     pub(crate) fn read(key: Key, kv: &KeyValue) -> Result<Self> {
         let damaged = |what: &dyn std::fmt::Display| {
             Error::corrupt(BACKEND, format!("{key} cannot be read: {what}; delete or restore it"))
@@ -129,9 +129,9 @@ pub(crate) fn write(object: &Object, own: u64, skipped: u64) -> Vec<u8> {
 }
 
 /// What a touch writes that moves an object to a lease with a longer life.
-pub(crate) fn rewrite(known: &Known, life: u64) -> Vec<u8> {
-    let mut envelope = envelope(&known.object, 0, known.skipped + 1);
-    (envelope.longer_s, envelope.revision) = (life, known.object.revision);
+pub(crate) fn rewrite(stored: &Stored, life: u64) -> Vec<u8> {
+    let mut envelope = envelope(&stored.object, 0, stored.skipped + 1);
+    (envelope.longer_s, envelope.revision) = (life, stored.object.revision);
     envelope.encode_to_vec()
 }
 
@@ -190,20 +190,20 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let key = Key::new("k", "i");
-        let known = Known::read(key.clone(), &kv(write(&object(), 30, 0), (10, 30, 3))).unwrap();
-        assert_eq!(*known.object, object());
-        assert_eq!((known.lease, known.life, known.is_touch()), (7, 9, false));
+        let stored = Stored::read(key.clone(), &kv(write(&object(), 30, 0), (10, 30, 3))).unwrap();
+        assert_eq!(*stored.object, object());
+        assert_eq!((stored.lease, stored.life, stored.is_touch()), (7, 9, false));
 
         // A touch that wrote it again changed neither version nor revision nor token.
-        let touched = kv(rewrite(&known, 60), (10, 44, 4));
-        let touched = Known::read(key.clone(), &touched).unwrap();
+        let touched = kv(rewrite(&stored, 60), (10, 44, 4));
+        let touched = Stored::read(key.clone(), &touched).unwrap();
         assert_eq!(*touched.object, object());
         assert_eq!((touched.modified, touched.life, touched.is_touch()), (44, 60, true));
 
         // The put that draws a token cannot know it yet.
         let mut new = object();
         new.token = 30;
-        let drawn = Known::read(key, &kv(write(&new, 30, 1), (10, 50, 5))).unwrap();
+        let drawn = Stored::read(key, &kv(write(&new, 30, 1), (10, 50, 5))).unwrap();
         assert_eq!((drawn.object.token, drawn.object.version), (50, 4));
     }
 
@@ -211,11 +211,11 @@ mod tests {
     fn what_is_not_ours_or_too_new_is_refused() {
         let key = Key::new("k", "i");
         for value in [b"hello".to_vec(), vec![]] {
-            let error = Known::read(key.clone(), &kv(value, (1, 1, 1))).unwrap_err();
+            let error = Stored::read(key.clone(), &kv(value, (1, 1, 1))).unwrap_err();
             assert_eq!(error.code(), "corrupt");
         }
         let newer = Envelope { format: FORMAT + 1, ..Envelope::default() };
-        let error = Known::read(key, &kv(newer.encode_to_vec(), (1, 1, 1))).unwrap_err();
+        let error = Stored::read(key, &kv(newer.encode_to_vec(), (1, 1, 1))).unwrap_err();
         assert_eq!(error.code(), "refused");
     }
 }

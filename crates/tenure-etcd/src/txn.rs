@@ -1,8 +1,8 @@
 //! From a decision to an etcd transaction.
 //!
-//! Its conditions are the revisions of everything the decision was based on, its writes are what the
-//! decision changes, and if a condition fails it reads everything again, so that a commit that was
-//! based on something else learns what is there without another round trip.
+//! The transaction compares the revisions of everything that the decision was based on, and writes what
+//! the decision changes. If a comparison fails, it reads everything instead, so that the next decision
+//! needs no round trip of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use tenure::backend::decide::{Change, Decision};
 use tenure::store::{Commit, Committed, Expect, WriteResult, Written};
 use tenure::{Key, Object, Result};
 
-use crate::endpoints::Budget;
-use crate::envelope::{self, Known};
-use crate::leases::{Spare, grace};
-use crate::shared::Shared;
-use crate::snapshot::Snapshot;
-use crate::wire::{
+use crate::endpoints::Deadline;
+use crate::inner::Inner;
+use crate::lease_pool::{Spare, grace};
+use crate::messages::{
     CREATE, Compare, DeleteRangeRequest, EQUAL, GREATER, MOD, Operation, PutRequest, RequestOp,
     Target, TxnRequest,
 };
+use crate::snapshot::Snapshot;
+use crate::stored::{self, Stored};
 
 /// Stands for the revision that a commit is about to get, which only etcd knows.
 pub(crate) const HEAD: u64 = u64::MAX - 8;
@@ -37,36 +37,36 @@ pub(crate) struct Plan {
     /// among them.
     pub(crate) renewed: Vec<i64>,
     /// Objects as they are if it succeeds.
-    puts: Vec<Known>,
+    puts: Vec<Stored>,
     /// Objects that are gone, and those that moved to another lease, as they were.
     removed: Vec<Key>,
-    freed: Vec<Arc<Known>>,
+    freed: Vec<Arc<Stored>>,
 }
 
 impl Plan {
     /// Makes the transaction. Takes spare leases as needed.
     pub(crate) async fn make(
-        shared: &Shared,
+        inner: &Inner,
         commit: &Commit,
         snapshot: &Snapshot,
         decision: &Decision,
-        leases: Taking,
+        leases: SpareChoice,
     ) -> Result<Self> {
         let mut this = Self::default();
-        let taken = spares(shared, snapshot, decision, leases).await?;
+        let taken = spares(inner, snapshot, decision, leases).await?;
         this.spares = taken.iter().copied().flatten().collect();
         let mut names: BTreeMap<(String, String), Option<(String, i64)>> = BTreeMap::new();
         for (change, spare) in changes(decision).zip(taken) {
             match change {
                 Change::Put { row, .. } => {
                     let before = snapshot.object(&row.object.key);
-                    let put = this.put(shared, &row.object, before, spare, leases.now);
+                    let put = this.put(inner, &row.object, before, spare, leases.now);
                     claim_names(&mut names, &put, before);
                     this.puts.push(put);
                 }
                 Change::Remove { row, .. } => {
                     let key = &row.object.key;
-                    this.success(delete(shared.keys.object(key)));
+                    this.success(delete(inner.keys.object(key)));
                     if let Some(name) = &row.object.name {
                         names.entry((key.kind.clone(), name.clone())).or_insert(None);
                     }
@@ -76,28 +76,29 @@ impl Plan {
             }
         }
         for ((kind, name), owner) in names {
-            let key = shared.keys.name(&kind, &name);
+            let key = inner.keys.name(&kind, &name);
             this.success(match owner {
                 Some((id, lease)) => put(key, id.into_bytes(), lease),
                 None => delete(key),
             });
         }
         for (key, _) in &decision.refreshed {
-            this.renewed.extend(snapshot.object(key).map(|known| known.lease).filter(|l| *l != 0));
+            this.renewed
+                .extend(snapshot.object(key).map(|stored| stored.lease).filter(|l| *l != 0));
         }
-        this.txn.compare = conditions(shared, commit, snapshot);
-        this.txn.failure = Snapshot::questions(commit, &shared.keys, false);
+        this.txn.compare = conditions(inner, commit, snapshot);
+        this.txn.failure = Snapshot::questions(commit, &inner.keys, false);
         Ok(this)
     }
 
     fn put(
         &mut self,
-        shared: &Shared,
+        inner: &Inner,
         object: &Arc<Object>,
-        before: Option<&Arc<Known>>,
+        before: Option<&Arc<Stored>>,
         spare: Option<Spare>,
         now: Duration,
-    ) -> Known {
+    ) -> Stored {
         let life = life(object);
         let kept = kept(object, before);
         let (lease, mut since) = match (kept, spare) {
@@ -114,10 +115,10 @@ impl Plan {
             self.freed.extend(before.filter(|before| before.lease != 0).cloned());
         }
         let skipped = before.map_or(0, |before| before.skipped);
-        let value = envelope::write(object, OWN, skipped);
-        self.success(put(shared.keys.object(&object.key), value, lease));
+        let value = stored::write(object, OWN, skipped);
+        self.success(put(inner.keys.object(&object.key), value, lease));
         let object = Arc::clone(object);
-        Known { object, modified: 0, lease, life, skipped, since }
+        Stored { object, modified: 0, lease, life, skipped, since }
     }
 
     fn success(&mut self, operation: RequestOp) {
@@ -131,27 +132,27 @@ impl Plan {
 
     /// It was applied, at this revision: remembers what is there now, and keeps the leases that
     /// carry nothing any more.
-    pub(crate) fn applied(self, shared: &Shared, revision: i64) {
-        for mut known in self.puts {
-            let object = Arc::make_mut(&mut known.object);
-            settle(object, envelope::number(revision));
-            known.modified = revision;
-            shared.cache.put(&Arc::new(known));
+    pub(crate) fn applied(self, inner: &Inner, revision: i64) {
+        for mut stored in self.puts {
+            let object = Arc::make_mut(&mut stored.object);
+            settle(object, stored::number(revision));
+            stored.modified = revision;
+            inner.cache.put(&Arc::new(stored));
         }
         for key in &self.removed {
-            shared.cache.forget(key);
+            inner.cache.forget(key);
         }
-        for known in &self.freed {
-            shared.leases.freed(known);
+        for stored in &self.freed {
+            inner.leases.reclaim(stored);
         }
     }
 }
 
 /// How spare leases are taken.
 #[derive(Clone, Copy)]
-pub(crate) struct Taking {
+pub(crate) struct SpareChoice {
     pub(crate) fresh: bool,
-    pub(crate) budget: Budget,
+    pub(crate) deadline: Deadline,
     /// When this attempt began: lives count from here.
     pub(crate) now: Duration,
 }
@@ -166,7 +167,7 @@ fn life(object: &Object) -> u64 {
 }
 
 /// What was there before, if its lease serves on.
-fn kept<'a>(object: &Object, before: Option<&'a Arc<Known>>) -> Option<&'a Arc<Known>> {
+fn kept<'a>(object: &Object, before: Option<&'a Arc<Stored>>) -> Option<&'a Arc<Stored>> {
     let life = life(object);
     before.filter(|before| life > 0 && before.life == life && before.lease != 0)
 }
@@ -174,10 +175,10 @@ fn kept<'a>(object: &Object, before: Option<&'a Arc<Known>>) -> Option<&'a Arc<K
 /// For every change, the lease it needs if it needs one. What is not at hand is granted together, so
 /// that a commit of many objects waits for it once.
 async fn spares(
-    shared: &Shared,
+    inner: &Inner,
     snapshot: &Snapshot,
     decision: &Decision,
-    leases: Taking,
+    leases: SpareChoice,
 ) -> Result<Vec<Option<Spare>>> {
     let mut missing = Vec::new();
     let mut taken = Vec::new();
@@ -191,7 +192,7 @@ async fn spares(
         };
         let spare = match life {
             0 => None,
-            life => shared.leases.at_hand(life, leases.fresh),
+            life => inner.leases.take(life, leases.fresh),
         };
         if life > 0 && spare.is_none() {
             missing.push((taken.len(), life));
@@ -199,19 +200,19 @@ async fn spares(
         taken.push(spare);
     }
     if !missing.is_empty() {
-        Box::pin(grant(shared, &missing, &mut taken, leases.budget)).await?;
+        Box::pin(grant(inner, &missing, &mut taken, leases.deadline)).await?;
     }
     Ok(taken)
 }
 
 /// Has the leases granted that are not at hand, each for its place.
 async fn grant(
-    shared: &Shared,
+    inner: &Inner,
     missing: &[(usize, u64)],
     taken: &mut [Option<Spare>],
-    budget: Budget,
+    deadline: Deadline,
 ) -> Result<()> {
-    let granting = missing.iter().map(|(_, life)| shared.leases.grant(*life, budget));
+    let granting = missing.iter().map(|(_, life)| inner.leases.grant(*life, deadline));
     let mut failed = Ok(());
     for ((place, _), granted) in missing.iter().zip(join_all(granting).await) {
         match granted {
@@ -221,7 +222,7 @@ async fn grant(
     }
     if failed.is_err() {
         for spare in taken.iter().copied().flatten() {
-            shared.leases.give(spare);
+            inner.leases.put_back(spare);
         }
     }
     failed
@@ -231,8 +232,8 @@ async fn grant(
 /// is written once.
 fn claim_names(
     names: &mut BTreeMap<(String, String), Option<(String, i64)>>,
-    put: &Known,
-    before: Option<&Arc<Known>>,
+    put: &Stored,
+    before: Option<&Arc<Stored>>,
 ) {
     let Key { kind, id } = &put.object.key;
     let old = before.and_then(|before| before.object.name.as_ref());
@@ -248,9 +249,9 @@ fn claim_names(
 }
 
 /// Everything the decision rests on, as it must still be.
-fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Compare> {
-    let level = shared.writer.load(std::sync::atomic::Ordering::Acquire);
-    let mut conditions = vec![unchanged(shared.keys.writer(), level)];
+fn conditions(inner: &Inner, commit: &Commit, snapshot: &Snapshot) -> Vec<Compare> {
+    let level = inner.writer.load(std::sync::atomic::Ordering::Acquire);
+    let mut conditions = vec![unchanged(inner.keys.writer(), level)];
     let mut exact: Vec<&Key> = Vec::with_capacity(commit.writes.len() + commit.checks.len());
     for write in &commit.writes {
         exact.push(write.key());
@@ -258,7 +259,7 @@ fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Comp
             let before = snapshot.object(key);
             if before.is_none_or(|before| before.object.name.as_ref() != Some(name)) {
                 let modified = snapshot.name_modified(&key.kind, name);
-                conditions.push(unchanged(shared.keys.name(&key.kind, name), modified));
+                conditions.push(unchanged(inner.keys.name(&key.kind, name), modified));
             }
         }
     }
@@ -269,7 +270,7 @@ fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Comp
             Expect::Exists => conditions.push(Compare {
                 result: GREATER,
                 target: CREATE,
-                key: shared.keys.object(&check.key),
+                key: inner.keys.object(&check.key),
                 value: Some(Target::Create(0)),
             }),
             _ if exact.contains(&&check.key) => {}
@@ -277,7 +278,7 @@ fn conditions(shared: &Shared, commit: &Commit, snapshot: &Snapshot) -> Vec<Comp
         }
     }
     conditions.extend(
-        exact.into_iter().map(|key| unchanged(shared.keys.object(key), snapshot.modified(key))),
+        exact.into_iter().map(|key| unchanged(inner.keys.object(key), snapshot.modified(key))),
     );
     conditions
 }
@@ -310,7 +311,7 @@ fn settle_number(number: &mut u64, revision: u64) {
 
 /// The answer to a commit, with the revision that etcd gave it.
 pub(crate) fn settled(mut committed: Committed, revision: i64) -> Committed {
-    let revision = envelope::number(revision);
+    let revision = stored::number(revision);
     committed.revision = committed.revision.map(|_| revision);
     for written in &mut committed.writes {
         match written {

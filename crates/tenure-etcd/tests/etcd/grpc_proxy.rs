@@ -1,12 +1,18 @@
-//! A way to a server on which some calls break, wait or are refused, and all others pass.
+//! A proxy that breaks, holds or refuses some calls and forwards all others.
 
 use std::collections::HashMap;
+use std::error::Error;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
+use futures::StreamExt as _;
+use futures::stream;
 use http::{Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, BodyStream, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tenure_conformance::Failure;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -15,6 +21,9 @@ use tokio::sync::watch;
 const PREFIX: usize = 5;
 /// What the message of a transaction begins with if it compares anything. Those that only read do not.
 const COMPARES: u8 = 0x0a;
+
+type Failed = Box<dyn Error + Send + Sync>;
+type Body = BoxBody<Bytes, Failed>;
 
 /// What does not pass, and what came.
 #[derive(Default)]
@@ -29,12 +38,12 @@ struct Rules {
 }
 
 /// Forwards call by call to a server of this host, for as long as the test's runtime runs.
-pub(crate) struct Sieve {
+pub(crate) struct GrpcProxy {
     pub(crate) port: u16,
     rules: watch::Sender<Rules>,
 }
 
-impl Sieve {
+impl GrpcProxy {
     pub(crate) async fn before(server: String) -> Result<Self, Failure> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
@@ -80,6 +89,11 @@ impl Sieve {
         self.rules.send_modify(|rules| rules.refused = Some(0));
     }
 
+    /// How many transactions were refused.
+    pub(crate) fn refused(&self) -> u32 {
+        self.rules.borrow().refused.unwrap_or_default()
+    }
+
     /// From now on they pass. How many were refused.
     pub(crate) fn let_writes_pass(&self) -> u32 {
         let mut refused = None;
@@ -93,77 +107,69 @@ impl Sieve {
     }
 }
 
-async fn serve(near: TcpStream, server: String, rules: watch::Sender<Rules>) -> Option<()> {
+async fn serve(near: TcpStream, server: String, rules: watch::Sender<Rules>) -> Result<(), Failed> {
     let _ = near.set_nodelay(true);
-    let far = TcpStream::connect(server).await.ok()?;
+    let far = TcpStream::connect(server).await?;
     let _ = far.set_nodelay(true);
-    let mut near = h2::server::handshake(near).await.ok()?;
-    let (far, connection) = h2::client::handshake(far).await.ok()?;
+    let executor = TokioExecutor::new();
+    let far = hyper::client::conn::http2::handshake(executor.clone(), TokioIo::new(far));
+    let (far, connection) = far.await?;
     tokio::spawn(connection);
-    while let Some(Ok((request, respond))) = near.accept().await {
-        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-        let is_broken = rules.send_if_modified(|rules| count(rules.broken.get_mut(&*method)));
-        // One that is dropped without an answer is reset.
-        if !is_broken {
-            tokio::spawn(forward(request, respond, far.clone(), method, rules.clone()));
-        }
-    }
-    Some(())
+    let service = service_fn(move |request| forward(request, far.clone(), rules.clone()));
+    let server = hyper::server::conn::http2::Builder::new(executor);
+    Ok(server.serve_connection(TokioIo::new(near), service).await?)
 }
 
 fn count(counter: Option<&mut u32>) -> bool {
     counter.map(|counter| *counter += 1).is_some()
 }
 
+/// One call. An error resets its stream.
 async fn forward(
-    request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-    far: SendRequest<Bytes>,
-    method: String,
+    request: Request<Incoming>,
+    mut far: SendRequest<Body>,
     rules: watch::Sender<Rules>,
-) -> Option<()> {
+) -> Result<Response<Body>, Failed> {
+    let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    if rules.send_if_modified(|rules| count(rules.broken.get_mut(&*method))) {
+        return Err("the call is broken".into());
+    }
     rules.send_modify(|rules| _ = count(rules.held.get_mut(&*method)));
     let mut changes = rules.subscribe();
-    changes.wait_for(|rules| !rules.held.contains_key(&*method)).await.ok()?;
-    let (parts, mut body) = request.into_parts();
-    let mut begin = Bytes::new();
-    if method == "Txn" {
-        begin = body.data().await?.ok()?;
-        let _ = body.flow_control().release_capacity(begin.len());
-        let writes = begin.get(PREFIX) == Some(&COMPARES);
+    changes.wait_for(|rules| !rules.held.contains_key(&*method)).await?;
+    let (parts, body) = request.into_parts();
+    let body: Body = if method == "Txn" {
+        let message = body.collect().await?.to_bytes();
+        let writes = message.get(PREFIX) == Some(&COMPARES);
         if writes && rules.send_if_modified(|rules| count(rules.refused.as_mut())) {
-            return respond.send_response(too_many_requests()?, true).ok().map(drop);
+            return too_many_requests();
         }
-    }
-    let mut far = far.ready().await.ok()?;
-    let (response, mut there) = far.send_request(Request::from_parts(parts, ()), false).ok()?;
-    there.send_data(begin, false).ok()?;
-    tokio::spawn(pass(body, there));
-    let (parts, body) = response.await.ok()?.into_parts();
-    let back = respond.send_response(Response::from_parts(parts, ()), false).ok()?;
-    tokio::select! {
-        passed = pass(body, back) => passed,
-        _ = changes.wait_for(|rules| rules.broken.contains_key(&*method)) => {
-            respond.send_reset(Reason::INTERNAL_ERROR);
-            None
-        }
-    }
+        Full::new(message).map_err(Failed::from).boxed()
+    } else {
+        body.map_err(Failed::from).boxed()
+    };
+    far.ready().await?;
+    let response = far.send_request(Request::from_parts(parts, body)).await?;
+    Ok(response.map(|body| breaking(body, method, changes)))
 }
 
-fn too_many_requests() -> Option<Response<()>> {
+/// The answers, until the calls of this method are to break.
+fn breaking(answers: Incoming, method: String, changes: watch::Receiver<Rules>) -> Body {
+    let state = (BodyStream::new(answers), method, changes);
+    let frames = stream::unfold(state, |(mut frames, method, mut changes)| async move {
+        let broken = changes.wait_for(|rules| rules.broken.contains_key(&*method));
+        let frame = tokio::select! {
+            frame = frames.next() => frame?.map_err(Failed::from),
+            _ = broken => Err("the call is broken".into()),
+        };
+        Some((frame, (frames, method, changes)))
+    });
+    BoxBody::new(StreamBody::new(frames))
+}
+
+fn too_many_requests() -> Result<Response<Body>, Failed> {
     let response = Response::builder().header("content-type", "application/grpc");
     let response = response.header("grpc-status", "8");
-    response.header("grpc-message", "etcdserver: too many requests").body(()).ok()
-}
-
-async fn pass(mut from: RecvStream, mut to: SendStream<Bytes>) -> Option<()> {
-    while let Some(chunk) = from.data().await {
-        let chunk = chunk.ok()?;
-        let _ = from.flow_control().release_capacity(chunk.len());
-        to.send_data(chunk, false).ok()?;
-    }
-    match from.trailers().await.ok()? {
-        Some(trailers) => to.send_trailers(trailers).ok(),
-        None => to.send_data(Bytes::new(), true).ok(),
-    }
+    let response = response.header("grpc-message", "etcdserver: too many requests");
+    Ok(response.body(Empty::new().map_err(|never| match never {}).boxed())?)
 }

@@ -6,8 +6,8 @@
 //! transaction is known not to have used it, or to have removed the object from it. After an outcome
 //! that is not known it never comes back; it ends by itself.
 //!
-//! One that carries nothing and is of no more use ends by itself, too, if that is soon; a longer one is
-//! revoked, or those that objects with long lives leave behind would add up.
+//! A lease that is not needed any more ends by itself if that is soon. A longer one is revoked: those that
+//! objects with long lives leave behind would add up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,10 +17,10 @@ use futures::future::join_all;
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::endpoints::{Budget, Endpoints};
-use crate::envelope::Known;
-use crate::error::Fault;
-use crate::wire::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, path};
+use crate::endpoints::{Deadline, Endpoints};
+use crate::error::CallError;
+use crate::messages::{LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, Nothing, path};
+use crate::stored::Stored;
 use tenure::backend::home::Home;
 
 /// How often spares are looked after.
@@ -37,8 +37,8 @@ const LIVES: usize = 64;
 /// A life that ends soon enough by itself, in seconds.
 const SOON: u64 = 120;
 /// Leases that wait to be revoked, and those revoked in one go. What is more ends by itself.
-const USELESS: usize = 10_000;
-const REVOKED: usize = 256;
+const MAX_TO_REVOKE: usize = 10_000;
+const REVOKED_AT_ONCE: usize = 256;
 
 /// An etcd lease that carries nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) fn grace(life: u64) -> u64 {
 }
 
 #[derive(Default)]
-struct Shelf {
+struct Pool {
     spares: Vec<Spare>,
     /// How many are kept alive though unused.
     wanted: usize,
@@ -69,33 +69,33 @@ struct Shelf {
 
 /// All spares, and what is to be revoked.
 #[derive(Default)]
-struct Shelves {
-    by_life: HashMap<u64, Shelf>,
-    useless: Vec<i64>,
+struct Pools {
+    by_life: HashMap<u64, Pool>,
+    to_revoke: Vec<i64>,
 }
 
-/// What is to be done at one look.
-struct Chores {
+/// What is to be done at one look at the pools.
+struct Upkeep {
     /// To be kept alive.
     due: Vec<Spare>,
     /// Lives to be granted.
     missing: Vec<u64>,
     /// To be revoked.
-    useless: Vec<i64>,
+    to_revoke: Vec<i64>,
 }
 
-pub(crate) struct Leases {
+pub(crate) struct LeasePool {
     endpoints: Arc<Endpoints>,
-    shelves: Mutex<Shelves>,
+    pools: Mutex<Pools>,
 }
 
-impl Leases {
+impl LeasePool {
     pub(crate) fn new(endpoints: Arc<Endpoints>) -> Arc<Self> {
-        Arc::new(Self { endpoints, shelves: Mutex::default() })
+        Arc::new(Self { endpoints, pools: Mutex::default() })
     }
 
     /// Looks after the spares for as long as the store is used.
-    pub(crate) fn tend(self: &Arc<Self>, home: &Home) {
+    pub(crate) fn start_upkeep(self: &Arc<Self>, home: &Home) {
         let this = Arc::downgrade(self);
         home.spawn(async move {
             loop {
@@ -104,7 +104,7 @@ impl Leases {
                 if this.endpoints.is_closed() {
                     return;
                 }
-                this.keep_warm().await;
+                this.upkeep_once().await;
             }
         });
     }
@@ -113,41 +113,41 @@ impl Leases {
         self.endpoints.options.clock.uptime()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pools> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lease with this life that carries nothing, if there is one; `fresh` if spares are not to be
     /// trusted. Where there is none, more will be kept from now on.
-    pub(crate) fn at_hand(&self, life: u64, fresh: bool) -> Option<Spare> {
+    pub(crate) fn take(&self, life: u64, fresh: bool) -> Option<Spare> {
         self.lock().take(life, fresh, self.now(), self.endpoints.options.spares)
     }
 
     /// Gives back a lease that certainly carries nothing.
-    pub(crate) fn give(&self, spare: Spare) {
-        self.lock().give(spare, self.now(), self.endpoints.options.spares);
+    pub(crate) fn put_back(&self, spare: Spare) {
+        self.lock().put_back(spare, self.now(), self.endpoints.options.spares);
     }
 
     /// Takes the lease of an object that has just been removed from it. Without knowing when it was
     /// last kept alive it is of no use.
-    pub(crate) fn freed(&self, known: &Known) {
-        match known.since {
-            _ if known.lease == 0 => {}
+    pub(crate) fn reclaim(&self, stored: &Stored) {
+        match stored.since {
+            _ if stored.lease == 0 => {}
             Some(since) => {
-                self.give(Spare { id: known.lease, life: known.life, since, certain: since });
+                self.put_back(Spare { id: stored.lease, life: stored.life, since, certain: since });
             }
-            None => self.lock().let_go(known.lease, known.life),
+            None => self.lock().discard(stored.lease, stored.life),
         }
     }
 
     /// Asks etcd for a lease. It may be granted more than was asked for, never less.
-    pub(crate) async fn grant(&self, life: u64, budget: Budget) -> Result<Spare> {
+    pub(crate) async fn grant(&self, life: u64, deadline: Deadline) -> Result<Spare> {
         let since = self.now();
         let ttl = i64::try_from(life + grace(life)).unwrap_or(i64::MAX);
         // Granting twice is harmless: a lease that nobody knows of ends by itself.
         let question = LeaseGrantRequest { ttl };
         let granted: LeaseGrantResponse =
-            self.endpoints.read(path::GRANT, question, budget).await?;
+            self.endpoints.read(path::GRANT, question, deadline).await?;
         if granted.ttl < ttl || !granted.error.is_empty() {
             let reason =
                 format!("a lease of {ttl} s was granted {} s {}", granted.ttl, granted.error);
@@ -157,127 +157,132 @@ impl Leases {
     }
 
     /// The shortest life that the server grants, in seconds.
-    pub(crate) async fn shortest(&self, budget: Budget) -> Result<u64> {
+    pub(crate) async fn shortest(&self, deadline: Deadline) -> Result<u64> {
         let question = LeaseGrantRequest { ttl: 1 };
         let granted: LeaseGrantResponse =
-            self.endpoints.read(path::GRANT, question, budget).await?;
+            self.endpoints.read(path::GRANT, question, deadline).await?;
         let _: Result<Nothing> =
-            self.endpoints.read(path::REVOKE, LeaseRequest { id: granted.id }, budget).await;
+            self.endpoints.read(path::REVOKE, LeaseRequest { id: granted.id }, deadline).await;
         Ok(u64::try_from(granted.ttl).unwrap_or(1).max(1))
     }
 
     /// Keeps wanted spares alive, fills up what is missing and lets the rest go.
-    async fn keep_warm(&self) {
-        let chores = self.lock().chores(self.now(), self.endpoints.options.spares);
-        join_all(chores.due.into_iter().map(|spare| self.warm(spare))).await;
-        let budget = self.endpoints.budget();
-        let granting = chores.missing.into_iter().map(|life| self.grant(life, budget));
+    async fn upkeep_once(&self) {
+        let upkeep = self.lock().upkeep(self.now(), self.endpoints.options.spares);
+        join_all(upkeep.due.into_iter().map(|spare| self.renew(spare))).await;
+        let deadline = self.endpoints.deadline();
+        let granting = upkeep.missing.into_iter().map(|life| self.grant(life, deadline));
         for spare in join_all(granting).await.into_iter().flatten() {
-            self.give(spare);
+            self.put_back(spare);
         }
-        self.revoke(chores.useless, self.endpoints.options.attempt).await;
+        self.revoke(upkeep.to_revoke, self.endpoints.options.attempt).await;
     }
 
-    async fn warm(&self, spare: Spare) {
+    async fn renew(&self, spare: Spare) {
         let since = self.now();
-        let Ok(link) = self.endpoints.link(self.endpoints.budget()).await else { return };
+        let Ok(connection) = self.endpoints.connection(self.endpoints.deadline()).await else {
+            return;
+        };
         let attempt = self.endpoints.options.attempt;
-        match tokio::time::timeout(attempt, link.keep_alive(spare.id)).await {
-            Ok(Ok(_)) => self.give(Spare { since, ..spare }),
-            Ok(Err(Fault::NoLease)) => {}
-            _ => self.endpoints.fail(&link),
+        match tokio::time::timeout(attempt, connection.keep_alive(spare.id)).await {
+            Ok(Ok(_)) => self.put_back(Spare { since, ..spare }),
+            Ok(Err(CallError::LeaseNotFound)) => {}
+            _ => self.endpoints.fail(&connection),
         }
     }
 
-    /// Lets all spares go.
+    /// Revokes all spares.
     pub(crate) async fn revoke_all(&self) {
-        let Shelves { by_life, mut useless } = std::mem::take(&mut *self.lock());
-        let spares = by_life.into_values().flat_map(|shelf| shelf.spares);
-        useless.extend(spares.map(|spare| spare.id));
-        self.revoke(useless, TICK).await;
+        let Pools { by_life, mut to_revoke } = std::mem::take(&mut *self.lock());
+        let spares = by_life.into_values().flat_map(|pool| pool.spares);
+        to_revoke.extend(spares.map(|spare| spare.id));
+        self.revoke(to_revoke, TICK).await;
     }
 
     /// Revokes leases that certainly carry nothing: nobody else knows of them.
     async fn revoke(&self, leases: Vec<i64>, patience: Duration) {
         // Not worth connecting for: what is not revoked now ends by itself.
-        let Some(link) = self.endpoints.current().filter(|_| !leases.is_empty()) else { return };
-        let revoking =
-            leases.into_iter().map(|id| link.call::<_, Nothing>(path::REVOKE, LeaseRequest { id }));
+        let Some(connection) = self.endpoints.current().filter(|_| !leases.is_empty()) else {
+            return;
+        };
+        let revoking = leases
+            .into_iter()
+            .map(|id| connection.call::<_, Nothing>(path::REVOKE, LeaseRequest { id }));
         let _ = tokio::time::timeout(patience, join_all(revoking)).await;
     }
 }
 
-impl Shelves {
+impl Pools {
     fn take(&mut self, life: u64, fresh: bool, now: Duration, most: usize) -> Option<Spare> {
-        let shelf = self.by_life.entry(life).or_default();
-        shelf.used = now;
-        let mut old = if fresh { std::mem::take(&mut shelf.spares) } else { Vec::new() };
+        let pool = self.by_life.entry(life).or_default();
+        pool.used = now;
+        let mut old = if fresh { std::mem::take(&mut pool.spares) } else { Vec::new() };
         let mut found = None;
-        while let Some(spare) = shelf.spares.pop() {
-            if spare.is_young(now) {
+        while let Some(spare) = pool.spares.pop() {
+            if spare.is_usable(now) {
                 found = Some(spare);
                 break;
             }
             old.push(spare);
         }
         if found.is_none() {
-            shelf.wanted = (shelf.wanted + 1).min(most);
+            pool.wanted = (pool.wanted + 1).min(most);
         }
-        self.let_all_go(old);
+        self.discard_all(old);
         found
     }
 
-    fn give(&mut self, spare: Spare, now: Duration, most: usize) {
-        let shelf = self.by_life.entry(spare.life).or_default();
-        if spare.is_young(now) && shelf.spares.len() < most {
-            shelf.spares.push(spare);
+    fn put_back(&mut self, spare: Spare, now: Duration, most: usize) {
+        let pool = self.by_life.entry(spare.life).or_default();
+        if spare.is_usable(now) && pool.spares.len() < most {
+            pool.spares.push(spare);
         } else {
-            self.let_go(spare.id, spare.life);
+            self.discard(spare.id, spare.life);
         }
     }
 
     /// Has no use any more for a lease that carries nothing.
-    fn let_go(&mut self, id: i64, life: u64) {
-        if life > SOON && self.useless.len() < USELESS {
-            self.useless.push(id);
+    fn discard(&mut self, id: i64, life: u64) {
+        if life > SOON && self.to_revoke.len() < MAX_TO_REVOKE {
+            self.to_revoke.push(id);
         }
     }
 
-    fn let_all_go(&mut self, spares: Vec<Spare>) {
+    fn discard_all(&mut self, spares: Vec<Spare>) {
         for spare in spares {
-            self.let_go(spare.id, spare.life);
+            self.discard(spare.id, spare.life);
         }
     }
 
     /// Tidies up, and says what else there is to do.
-    fn chores(&mut self, now: Duration, most: usize) -> Chores {
+    fn upkeep(&mut self, now: Duration, most: usize) -> Upkeep {
         let mut gone = Vec::new();
         let oldest = self.oldest_kept(now);
-        for (_, shelf) in self.by_life.extract_if(|_, shelf| shelf.used < oldest) {
-            gone.extend(shelf.spares);
+        for (_, pool) in self.by_life.extract_if(|_, pool| pool.used < oldest) {
+            gone.extend(pool.spares);
         }
         let (mut due, mut missing) = (Vec::new(), Vec::new());
-        for (life, shelf) in &mut self.by_life {
-            if now.saturating_sub(shelf.used) > CALM {
-                shelf.wanted = (shelf.wanted / 2).max(LEAST).min(most);
+        for (life, pool) in &mut self.by_life {
+            if now.saturating_sub(pool.used) > CALM {
+                pool.wanted = (pool.wanted / 2).max(LEAST).min(most);
             }
-            gone.extend(shelf.spares.extract_if(.., |spare| !spare.is_young(now)));
+            gone.extend(pool.spares.extract_if(.., |spare| !spare.is_usable(now)));
             // The most recently used are at the end, and stay.
-            let surplus = shelf.spares.len().saturating_sub(shelf.wanted);
-            gone.extend(shelf.spares.drain(..surplus));
-            // What is in use comes back by itself; only a shelf that runs empty is filled up.
-            let short = shelf.wanted.div_ceil(2).saturating_sub(shelf.spares.len());
-            due.extend(shelf.spares.extract_if(.., |spare| spare.is_due(now)));
+            let surplus = pool.spares.len().saturating_sub(pool.wanted);
+            gone.extend(pool.spares.drain(..surplus));
+            // What is in use comes back by itself; only a pool that runs empty is filled up.
+            let short = pool.wanted.div_ceil(2).saturating_sub(pool.spares.len());
+            due.extend(pool.spares.extract_if(.., |spare| spare.needs_renewal(now)));
             missing.extend(std::iter::repeat_n(*life, short.min(AHEAD)));
         }
-        self.let_all_go(gone);
-        let rest = self.useless.len().saturating_sub(REVOKED);
-        Chores { due, missing, useless: self.useless.split_off(rest) }
+        self.discard_all(gone);
+        let rest = self.to_revoke.len().saturating_sub(REVOKED_AT_ONCE);
+        Upkeep { due, missing, to_revoke: self.to_revoke.split_off(rest) }
     }
 
-    /// Shelves that were last used before this are forgotten.
+    /// Pools that were last used before this are forgotten.
     fn oldest_kept(&self, now: Duration) -> Duration {
-        let mut used: Vec<Duration> = self.by_life.values().map(|shelf| shelf.used).collect();
+        let mut used: Vec<Duration> = self.by_life.values().map(|pool| pool.used).collect();
         used.sort_unstable_by(|a, b| b.cmp(a));
         let last = used.get(LIVES - 1).copied().unwrap_or_default();
         last.max(now.saturating_sub(IDLE))
@@ -290,11 +295,11 @@ impl Spare {
     }
 
     /// Young enough that the server certainly has it still.
-    fn is_young(&self, now: Duration) -> bool {
+    fn is_usable(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) < self.life() * 2 / 3
     }
 
-    fn is_due(&self, now: Duration) -> bool {
+    fn needs_renewal(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) >= self.life() / 3
     }
 }
@@ -316,49 +321,49 @@ mod tests {
 
     #[test]
     fn spares_are_kept_for_so_many_lives_and_the_rest_is_revoked() {
-        let mut shelves = Shelves::default();
+        let mut pools = Pools::default();
         let lives = DAY..DAY + 1000;
         for (life, id) in lives.clone().zip(0..) {
             let now = seconds(life - DAY);
-            assert_eq!(shelves.take(life, false, now, MOST), None);
-            shelves.give(spare(id, life, now), now, MOST);
+            assert_eq!(pools.take(life, false, now, MOST), None);
+            pools.put_back(spare(id, life, now), now, MOST);
         }
         let mut revoked = Vec::new();
         loop {
-            let chores = shelves.chores(seconds(1000), MOST);
-            assert!(chores.useless.len() <= REVOKED);
-            if chores.useless.is_empty() {
+            let upkeep = pools.upkeep(seconds(1000), MOST);
+            assert!(upkeep.to_revoke.len() <= REVOKED_AT_ONCE);
+            if upkeep.to_revoke.is_empty() {
                 break;
             }
-            revoked.extend(chores.useless);
+            revoked.extend(upkeep.to_revoke);
         }
-        assert_eq!(shelves.by_life.len(), LIVES);
+        assert_eq!(pools.by_life.len(), LIVES);
         assert_eq!(revoked.len(), 1000 - LIVES);
         // Those that were used last are at hand.
         assert!(
             lives
                 .rev()
                 .take(LIVES)
-                .all(|life| { shelves.take(life, false, seconds(1000), MOST).is_some() })
+                .all(|life| { pools.take(life, false, seconds(1000), MOST).is_some() })
         );
     }
 
     #[test]
     fn a_long_lease_of_no_use_is_revoked_and_a_short_one_is_left_alone() {
-        let mut shelves = Shelves::default();
+        let mut pools = Pools::default();
         let now = seconds(DAY);
-        shelves.let_go(1, SOON);
-        shelves.let_go(2, DAY);
+        pools.discard(1, SOON);
+        pools.discard(2, DAY);
         // Too old to be relied on, and one more than is wanted.
-        shelves.give(spare(3, DAY, Duration::ZERO), now, MOST);
-        shelves.give(spare(4, DAY, now), now, 1);
-        shelves.give(spare(5, DAY, now), now, 1);
-        // Not to be trusted, says whoever takes one.
-        assert_eq!(shelves.take(DAY, true, now, MOST), None);
-        assert_eq!(shelves.chores(now, MOST).useless, [2, 3, 5, 4]);
-        for id in 0..2 * USELESS as i64 {
-            shelves.let_go(id, DAY);
+        pools.put_back(spare(3, DAY, Duration::ZERO), now, MOST);
+        pools.put_back(spare(4, DAY, now), now, 1);
+        pools.put_back(spare(5, DAY, now), now, 1);
+        // The caller does not trust what is at hand.
+        assert_eq!(pools.take(DAY, true, now, MOST), None);
+        assert_eq!(pools.upkeep(now, MOST).to_revoke, [2, 3, 5, 4]);
+        for id in 0..2 * MAX_TO_REVOKE as i64 {
+            pools.discard(id, DAY);
         }
-        assert_eq!(shelves.useless.len(), USELESS);
+        assert_eq!(pools.to_revoke.len(), MAX_TO_REVOKE);
     }
 }
