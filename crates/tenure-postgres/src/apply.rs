@@ -12,10 +12,27 @@ use crate::overlay::{Fate, Overlay};
 use crate::row::{labels_text, signed, ttl_ms};
 use crate::tid::Tid;
 
-/// Should a row not be where it was, the division by zero makes sure that nothing is committed.
-pub(crate) const REMOVE: &str = "with removed as ( \
-       delete from objects o using unnest($1::tid[]) as w (place) where o.ctid = w.place returning 1) \
-     select 1 / ((select count(*) from removed) = $2::bigint)::integer";
+/// What the server's log says if a program that takes no part in the counter changed a row while a
+/// commit was under way. It is the text of a cast that fails, which is how a statement undoes itself.
+pub(crate) const CHANGED: &str = "tenure: another program changed a row while it was written; \
+     nothing was committed, and it is tried again with the row as it is now";
+
+/// Zero if a count is as wanted; else nothing is committed.
+pub(crate) fn ensured(count: &str, wanted: &str) -> String {
+    // The count at the end keeps the planner from making the cast before anything is counted.
+    format!("case when {count} = {wanted} then 0 else ('{CHANGED}; found ' || {count})::integer end")
+}
+
+/// Removes rows by their place.
+pub(crate) fn remove_sql() -> String {
+    let ensured = ensured("(select count(*) from removed)", "$2::bigint");
+    format!(
+        "with removed as ( \
+           delete from objects o using unnest($1::tid[]) as w (place) \
+           where o.ctid = w.place returning 1) \
+         select {ensured}"
+    )
+}
 
 pub(crate) const FREE_NAMES: &str = "update objects o set name = null \
      from (select unnest($1::text[]) as object_type, unnest($2::text[]) as id) w \
@@ -36,9 +53,9 @@ pub(crate) const COLUMNS: &str = "object_type, id, name, payload, labels, create
 
 /// New rows, changed rows, events and the counter in one statement: it is planned and answered once.
 /// Arrays are unnested side by side in the select list, which streams; as a table function each would
-/// be stored first. Should a changed row not be where it was, the division by zero makes sure that
-/// nothing is committed.
+/// be stored first.
 pub(crate) fn write_sql(found: &str) -> String {
+    let ensured = ensured("(select count(*) from replaced)", "$49::bigint");
     let new = unnested(COLUMNS, 1);
     let changed = unnested(&format!("{COLUMNS}, place"), 14);
     let events = (28..=41).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
@@ -59,7 +76,7 @@ pub(crate) fn write_sql(found: &str) -> String {
          update tenure_meta set revision = $42::bigint, clock_last_ms = $43::bigint, \
            clock_offset_ms = $44::bigint, next_expiry_ms = $45::bigint \
          returning case when $46::boolean then pg_notify($47::text, $42::bigint::text) end is null, \
-           1 / ((select count(*) from replaced) = $49::bigint)::integer, pg_current_xact_id()::xid"
+           {ensured}, pg_current_xact_id()::xid"
     )
 }
 

@@ -16,7 +16,7 @@ use tokio_postgres::{Client, Row as SqlRow, Statement};
 
 use crate::BACKEND;
 use crate::apply::{
-    BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, REMOVE, WRITTEN_BY, Writes, write_sql,
+    BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, WRITTEN_BY, Writes, remove_sql, write_sql,
 };
 use crate::concerned::Concerned;
 use crate::connection::{Role, Session};
@@ -125,9 +125,10 @@ async fn prepare(client: &Client) -> Result<Statements, Failure> {
     // A statement of its own: the others' clocks would be read before their locks were granted.
     let clock = format!("select {WALL_MS}");
     let [write, by_key] = [BY_PLACE, BY_KEY].map(write_sql);
+    let remove = remove_sql();
     let quick = [replace_sql(), change_sql(true), change_sql(false), look_sql()];
     let [rows, locked, named, clock] = [&rows, &locked_rows, &named, &clock].map(String::as_str);
-    let texts = [lock, rows, locked, named, clock, REMOVE, FREE_NAMES, &write, &by_key];
+    let texts = [lock, rows, locked, named, clock, &remove, FREE_NAMES, &write, &by_key];
     let texts = texts.into_iter().chain(quick.iter().map(String::as_str));
     let prepared = try_join_all(texts.map(|text| client.prepare(text))).await?;
     let Ok(

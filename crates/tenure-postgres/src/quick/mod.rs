@@ -142,7 +142,7 @@ async fn send(
         Ok(Err(error)) if !refused(&error) => Err(in_doubt(error.to_string())),
         Ok(Err(error)) => {
             let failure = Failure::from(error);
-            // A row was not as we know it.
+            // Another program changed a row at that very moment.
             if failure.blames_request { Ok(None) } else { Err(failure.into()) }
         }
         Err(_) => Err(in_doubt(format!("no answer within {patience:?}"))),

@@ -1,16 +1,23 @@
 //! The statements of the short way, and what they are given.
 //!
-//! Each locks the counter row as this session left it, changes the rows of the group, tells of it and
-//! moves the counter on. A row that is not as we know it makes the division in the last line fail,
-//! and with it everything. Rows and events share their arrays: first come the rows that are inserted,
-//! then those that are replaced, then those that are removed.
+//! Each looks whether everything is as this process knows it, locks the counter row, changes the rows
+//! of the group, tells of it and moves the counter on. If something is otherwise, it answers with no row
+//! and has done nothing. Nothing fails for it, since the server would log that as an error.
+//!
+//! Looking before the lock is enough: the counter row is the very version that is expected, so no store
+//! has written between the two. What does not go by the counter is settled behind the lock: touches, so
+//! rows that are removed are locked before their lives are judged; and programs that are no stores, for
+//! which the count at the end is the last resort.
+//!
+//! Rows and events share their arrays: first come the rows that are inserted, then those that are
+//! replaced, then those that are removed.
 
 use tenure::store::WRITER_LEVEL;
 use tenure::store::decide::{Change, Step};
 use tokio_postgres::types::ToSql;
 
 use super::plan::Plan;
-use crate::apply::{COLUMNS, Columns, Keys};
+use crate::apply::{COLUMNS, Columns, Keys, ensured};
 use crate::group::Job;
 use crate::known::Left;
 use crate::row::signed;
@@ -21,20 +28,55 @@ use crate::time::{WALL_MS, start_sql};
 pub(super) const WROTE_AT: usize = 2;
 pub(super) const WRITTEN_BY: usize = 3;
 
-/// If the transaction that left the counter is on its way, we cannot name it yet, but the session
-/// remembers it by then.
-const LOCKED: &str = "with locked as materialized ( \
-     select from tenure_meta \
-     where revision = $1::bigint and min_writer <= $3::integer \
-       and xmin = coalesce($2::xid, current_setting('tenure.left', true)::xid) \
-     for update), ";
+/// The counter row, if it and the rows are as known. If the transaction that left it is on its way, we
+/// cannot name it yet, but the session remembers it by then.
+///
+/// The conditions are looked at in this order and before the lock, so where others have written
+/// nothing is counted, and where something is otherwise nothing is locked or flushed.
+fn locked(conditions: &str) -> String {
+    format!(
+        "with locked as materialized ( \
+           select from tenure_meta \
+           where revision = $1::bigint and min_writer <= $3::integer \
+             and xmin = coalesce($2::xid, current_setting('tenure.left', true)::xid) \
+             {conditions} \
+           for update), "
+    )
+}
 
 /// The session remembers who moved the counter, unless that is undone.
 const REMEMBERED: &str = "pg_current_xact_id()::xid, \
      set_config('tenure.left', pg_current_xact_id()::xid::text, false)";
 
+/// What is inserted, and what commits say is absent, is not there; names that come are free.
+const ABSENT: &str = "and not exists ( \
+       select from (select unnest($4::text[]) as object_type, unnest($5::text[]) as id \
+         limit $17::bigint) w \
+       join objects o on o.object_type = w.object_type and o.id = w.id) \
+     and not exists ( \
+       select from (select unnest($4::text[]) as object_type, unnest($6::text[]) as name \
+         limit $17::bigint) w \
+       join objects o on o.object_type = w.object_type and o.name = w.name \
+       where w.name is not null and o.name is not null) \
+     and not exists ( \
+       select from (select unnest($28::text[]) as object_type, unnest($29::text[]) as id) w \
+       join objects o on o.object_type = w.object_type and o.id = w.id)";
+
+/// What is replaced is the very version that is known.
+fn unchanged(writers: usize) -> String {
+    format!(
+        "and $18::bigint = ( \
+           select count(*) \
+           from (select unnest($4::text[]) as object_type, unnest($5::text[]) as id, \
+               unnest(${writers}::xid[]) as writer \
+             offset $17::bigint limit $18::bigint) w \
+           join objects o on o.object_type = w.object_type and o.id = w.id \
+           where o.xmin = w.writer)"
+    )
+}
+
 /// What a simple put leaves as it is (name, time to live, creation) is not written to the row.
-fn replaced(writers: usize) -> String {
+fn replaced(writers: usize, condition: &str) -> String {
     format!(
         "replaced as ( \
      update objects o set payload = w.payload, labels = w.labels, \
@@ -46,7 +88,7 @@ fn replaced(writers: usize) -> String {
          unnest($12::bigint[]) as revision, unnest($14::bigint[]) as token, \
          unnest(${writers}::xid[]) as writer \
        offset $17::bigint limit $18::bigint) w \
-     where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
+     where {condition} and o.object_type = w.object_type and o.id = w.id \
        and o.xmin = w.writer \
      returning 1), "
     )
@@ -58,9 +100,11 @@ const EVENTS: &str = "object_types, ids, names, payloads, labels, created_at_ms,
 
 /// Replaces rows and nothing else.
 pub(crate) fn replace_sql() -> String {
-    let replaced = replaced(23);
+    let locked = locked(&unchanged(23));
+    let replaced = replaced(23, "exists (select from locked)");
+    let ensured = ensured("(select count(*) from replaced)", "$18::bigint");
     format!(
-        "{LOCKED} {replaced} \
+        "{locked} {replaced} \
          told as ( \
            insert into tenure_events ({EVENTS}, causes, last_revision, at_ms, bytes) \
            select $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::bigint[], $16::bigint[], \
@@ -69,21 +113,43 @@ pub(crate) fn replace_sql() -> String {
          update tenure_meta set revision = $19::bigint, clock_last_ms = $20::bigint \
          where exists (select from locked) \
          returning pg_notify($22::text, $19::bigint::text) is null, \
-           1 / ((select count(*) from replaced) = $18::bigint)::integer, \
-           {WALL_MS}, {REMEMBERED}"
+           {ensured}, {WALL_MS}, {REMEMBERED}"
     )
 }
 
-/// Inserts and removes, if what is said to be absent is; replaces as well, if told to.
+/// Inserts and removes; replaces as well, if told to.
 pub(crate) fn change_sql(replaces: bool) -> String {
-    let (replaced, and_replaced) = match replaces {
-        true => (replaced(31), "(select count(*) from replaced) + "),
-        false => (String::new(), ""),
+    let fits = "exists (select from fitting)";
+    let (locked, replaced, ensured) = match replaces {
+        true => (
+            locked(&format!("{} {ABSENT}", unchanged(31))),
+            replaced(31, fits),
+            ensured(
+                "((select count(*) from replaced) + (select count(*) from removed))",
+                "$18::bigint + $26::bigint",
+            ),
+        ),
+        false => {
+            let ensured = ensured("(select count(*) from removed)", "$26::bigint");
+            (locked(ABSENT), String::new(), ensured)
+        }
     };
     let now = format!("({WALL_MS} + $24::bigint)");
     let start = start_sql(&now, "$25::bigint", "$30::bigint");
     format!(
-        "{LOCKED} \
+        "{locked} \
+         alive as materialized ( \
+           select \
+           from (select unnest($4::text[]) as object_type, unnest($5::text[]) as id, \
+               unnest($12::bigint[]) as revision, unnest($14::bigint[]) as token \
+             offset $17::bigint + $18::bigint) w \
+           join objects o on o.object_type = w.object_type and o.id = w.id \
+           where exists (select from locked) and o.revision = w.revision and o.token = w.token \
+             and (o.expires_at_ms is null \
+               or o.expires_at_ms > greatest({now}, $25::bigint)) \
+           for update of o), \
+         fitting as materialized ( \
+           select from locked where (select count(*) from alive) = $26::bigint), \
          inserted as ( \
            insert into objects ({COLUMNS}) \
            select * from (select unnest($4::text[]), unnest($5::text[]), unnest($6::text[]), \
@@ -92,34 +158,27 @@ pub(crate) fn change_sql(replaces: bool) -> String {
                unnest($13::bigint[]), unnest($14::bigint[]), unnest($15::bigint[]), \
                unnest($23::bigint[]) - $30::bigint + {start} \
              limit $17::bigint) w \
-           where exists (select from locked)), \
+           where {fits}), \
          {replaced} \
          removed as ( \
            delete from objects o \
            using (select unnest($4::text[]) as object_type, unnest($5::text[]) as id, \
                unnest($12::bigint[]) as revision, unnest($14::bigint[]) as token \
              offset $17::bigint + $18::bigint) w \
-           where exists (select from locked) and o.object_type = w.object_type and o.id = w.id \
+           where {fits} and o.object_type = w.object_type and o.id = w.id \
              and o.revision = w.revision and o.token = w.token \
-             and (o.expires_at_ms is null \
-               or o.expires_at_ms > greatest({now}, $25::bigint)) \
            returning 1), \
          told as ( \
            insert into tenure_events ({EVENTS}, causes, last_revision, at_ms, bytes) \
            select $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16::bigint[], \
              array_fill('put'::text, array[($17::bigint + $18::bigint)::integer]) \
                || array_fill('deleted'::text, array[$26::bigint::integer]), $19, $20, $21 \
-           where exists (select from locked)) \
+           where {fits}) \
          update tenure_meta set revision = $19::bigint, clock_last_ms = $20::bigint, \
            next_expiry_ms = $27::bigint \
-         where exists (select from locked) \
+         where {fits} \
          returning pg_notify($22::text, $19::bigint::text) is null, \
-           1 / ({and_replaced} (select count(*) from removed) = $26::bigint{counted} \
-             and not exists (select from objects o \
-               join (select unnest($28::text[]) as object_type, unnest($29::text[]) as id) w \
-               on o.object_type = w.object_type and o.id = w.id))::integer, \
-           {WALL_MS}, {REMEMBERED}",
-        counted = if replaces { " + $18::bigint" } else { "" },
+           {ensured}, {WALL_MS}, {REMEMBERED}"
     )
 }
 
