@@ -20,7 +20,9 @@ pub(crate) const CHANGED: &str = "tenure: another program changed a row while it
 /// Zero if a count is as wanted; else nothing is committed.
 pub(crate) fn ensured(count: &str, wanted: &str) -> String {
     // The count at the end keeps the planner from making the cast before anything is counted.
-    format!("case when {count} = {wanted} then 0 else ('{CHANGED}; found ' || {count})::integer end")
+    format!(
+        "case when {count} = {wanted} then 0 else ('{CHANGED}; found ' || {count})::integer end"
+    )
 }
 
 /// Removes rows by their place.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::backend::group_queue::{Most, Queued};
 use tenure::store::{Commit, Committed};
 use tenure::{Error, Key, Result};
 
@@ -15,9 +16,9 @@ use crate::BACKEND;
 use crate::connection::Role;
 use crate::error::commit_unanswered;
 use crate::flight::{Flights, Ready};
+use crate::gather::{Course, gather};
 use crate::known::Known;
 use crate::pace::Pace;
-use crate::queue::{Course, Most, Waiting};
 use crate::shared::Shared;
 use crate::transaction::{Broken, Outcome, Transaction, connect};
 
@@ -39,7 +40,7 @@ pub(crate) enum Work {
 }
 
 /// A request before the workers.
-pub(crate) type Job = Waiting<Work, Result<Committed>>;
+pub(crate) type Job = Queued<Work, Result<Committed>>;
 
 /// One worker with its own session.
 pub(crate) struct Committer {
@@ -65,7 +66,7 @@ impl Committer {
             tokio::select! {
                 biased;
                 Some(landed) = self.flights.next() => self.land(landed).await,
-                jobs = shared.commits.take(MOST, course), if room => match jobs {
+                jobs = gather(&shared.commits, MOST, course), if room => match jobs {
                     Some(jobs) => self.set_off(jobs).await,
                     None => open = false,
                 },

@@ -17,9 +17,9 @@
 //!
 //! A commit can run SQL of your own in its transaction: see [`sql()`].
 //!
-//! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
+//! The way of a commit: [`PostgresStore`] → [`GroupQueue`] → `group` → `transaction` (lock, load, decide,
 //! write, commit) → `pump` tells the watchers. A group of simple puts whose rows are `known` goes by
-//! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
+//! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of the queue and
 //! `group`.
 
 mod apply;
@@ -27,6 +27,7 @@ mod concerned;
 mod connection;
 mod error;
 mod flight;
+mod gather;
 mod group;
 mod guest;
 mod history;
@@ -40,7 +41,6 @@ mod outlet;
 mod overlay;
 mod pace;
 mod pump;
-mod queue;
 mod quick;
 mod read;
 mod row;
@@ -58,6 +58,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure::backend::group_queue::GroupQueue;
 use tenure::store::{
     Backend, Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query,
     Reach, Store, Touch, Touched, Ttl, Watch, WatchRequest,
@@ -75,7 +76,6 @@ use connection::Connector;
 use group::{Committer, Work};
 use guest::Guests;
 use pump::Pump;
-use queue::Queue;
 use read::Readers;
 use shared::Shared;
 use sweep::Sweeper;
@@ -131,8 +131,8 @@ impl PostgresStore {
             time,
             readers: Readers::new(options.read_connections),
             names: opened.names,
-            commits: Queue::new(),
-            touches: Queue::new(),
+            commits: GroupQueue::new(BACKEND),
+            touches: GroupQueue::new(BACKEND),
             guests: Guests::new(),
             pump: Pump::default(),
             stopping: watch::channel(false).0,

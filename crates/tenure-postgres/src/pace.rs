@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::queue::WORTH_HALVING;
+use crate::gather::WORTH_HALVING;
 
 /// A spell lasts so long at least, and so many groups.
 const SPELL: Duration = Duration::from_millis(40);

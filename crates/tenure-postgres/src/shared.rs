@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure::backend::group_queue::GroupQueue;
 use tenure::store::Committed;
 use tenure::{Error, Result};
 use tokio::sync::watch;
@@ -12,7 +13,6 @@ use crate::group::Work;
 use crate::guest::Guests;
 use crate::listen::Names;
 use crate::pump::Pump;
-use crate::queue::Queue;
 use crate::read::Readers;
 use crate::time::Timekeeper;
 use crate::touch::TouchQueue;
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     /// What listening sessions of this schema are called, and what they listen to.
     pub(crate) names: Names,
     pub(crate) time: Timekeeper,
-    pub(crate) commits: Queue<Work, Result<Committed>>,
+    pub(crate) commits: GroupQueue<Work, Result<Committed>>,
     pub(crate) touches: TouchQueue,
     pub(crate) guests: Guests,
     pub(crate) readers: Readers,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, try_join, try_join_all};
+use tenure::backend::group_queue::{GroupQueue, Most, Queued};
 use tenure::store::decide::{Now, Row, decide_touch, expiry};
 use tenure::store::{Touch, Touched};
 use tenure::{Error, Labels, Object, Result};
@@ -23,8 +24,8 @@ use tokio_postgres::{Row as SqlRow, Statement};
 use crate::BACKEND;
 use crate::connection::{Role, Session};
 use crate::error::{Failure, commit_refused, commit_unanswered, refused};
+use crate::gather::{Course, gather};
 use crate::group::Work;
-use crate::queue::{Course, Most, Queue, Waiting};
 use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;
@@ -39,9 +40,9 @@ pub(crate) const TOUCH_BYTES: usize = 128;
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) type TouchQueue = Queue<Vec<Touch>, Result<Vec<Result<Touched>>>>;
+pub(crate) type TouchQueue = GroupQueue<Vec<Touch>, Result<Vec<Result<Touched>>>>;
 
-type Job = Waiting<Vec<Touch>, Result<Vec<Result<Touched>>>>;
+type Job = Queued<Vec<Touch>, Result<Vec<Result<Touched>>>>;
 
 const LOCK: &str = "select w.place, o.ctid, o.resource_version, o.revision, o.token, \
      o.expires_at_ms \
@@ -116,7 +117,7 @@ impl Toucher {
     /// Works until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(jobs) = shared.touches.take(MOST, Course::default()).await {
+        while let Some(jobs) = gather(&shared.touches, MOST, Course::default()).await {
             self.work_off(jobs).await;
         }
     }

@@ -15,8 +15,7 @@ use tenure::store::{Commit, Committed};
 
 use crate::error::definite;
 use crate::guard::SAVEPOINT;
-use crate::line::Taking;
-use crate::queue::{Queued, Request};
+use crate::queue::{Job, Outcome, Request, Requests};
 use crate::sql;
 use crate::turn::Turn;
 use crate::writer::Writer;
@@ -26,17 +25,17 @@ const SQL_TURN: Duration = Duration::from_millis(50);
 
 impl Writer {
     /// Answers everything in the group, in one transaction if it can be.
-    pub(crate) fn group(&mut self, group: Vec<Queued>, requests: &Taking<Queued>) {
+    pub(crate) fn group(&mut self, group: Vec<Job>, requests: &Requests) {
         let mut waiting = VecDeque::from(group);
         let mut one_by_one = false;
         while !waiting.is_empty() {
             let mut reached = 0usize;
             let result = self.transact(|turn| {
                 let begun = turn.guard.uptime();
-                for queued in &mut waiting {
+                for job in &mut waiting {
                     reached += 1;
-                    let has_sql = queued.request.has_sql();
-                    turn.one(queued)?;
+                    let has_sql = job.request().has_sql();
+                    turn.one(job)?;
                     let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
                     if one_by_one || long || turn.is_full() {
                         break;
@@ -49,19 +48,19 @@ impl Writer {
                 Ok(()) => {
                     let others = waiting.len() - reached + requests.len();
                     self.patience.answers(reached, others);
-                    waiting.drain(..reached).for_each(|queued| queued.request.answer(None));
+                    waiting.drain(..reached).for_each(|job| job.answer(None));
                 }
                 // A request broke the transaction and has its answer; nothing was applied, so the
                 // others start over without it. Each turn takes one away.
-                Err(_) if waiting.get(last).is_some_and(|queued| queued.broke) => {
-                    waiting.remove(last).into_iter().for_each(|queued| queued.request.answer(None));
+                Err(_) if waiting.get(last).is_some_and(|job| job.broke) => {
+                    waiting.remove(last).into_iter().for_each(|job| job.answer(None));
                 }
                 // A constraint that is looked at only when all is committed: whose is it?
                 Err(error) if error.is_refusal() && reached > 1 => one_by_one = true,
                 Err(error) => {
                     let concerned = if error.is_refusal() { reached.max(1) } else { waiting.len() };
                     let concerned = waiting.drain(..concerned);
-                    concerned.for_each(|queued| queued.request.answer(Some(&error)));
+                    concerned.for_each(|job| job.answer(Some(&error)));
                 }
             }
         }
@@ -71,31 +70,31 @@ impl Writer {
 impl Turn<'_> {
     /// Decides and applies one request. An error is the transaction's: if the request is to blame
     /// and has its answer, it says so.
-    fn one(&mut self, queued: &mut Queued) -> Result<()> {
-        match &mut queued.request {
-            Request::Commit { commit, answer, .. } => {
+    fn one(&mut self, job: &mut Job) -> Result<()> {
+        match job.request() {
+            Request::Commit(commit) => {
+                let has_sql = !commit.attachments.is_empty();
                 let outcome = match self.commit(commit) {
                     // Half of it may be there, so the transaction goes, and the others start over.
                     Err(error) if error.is_refusal() => {
-                        queued.broke = true;
-                        *answer = Some(Err(error.clone()));
+                        job.broke = true;
+                        job.outcome = Some(Err(error.clone()));
                         return Err(error);
                     }
                     outcome => outcome?,
                 };
                 // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
                 // unless SQLite gave up the transaction over it.
-                queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();
+                job.broke = self.conn.is_autocommit() && has_sql;
                 let lost = outcome.as_ref().err().filter(|_| self.conn.is_autocommit()).cloned();
-                *answer = Some(outcome);
+                job.outcome = Some(outcome.map(Outcome::Committed));
                 lost.map_or(Ok(()), Err)
             }
-            Request::Touch { touches, answer, .. } => {
+            Request::Touch(touches) => {
                 let touched = touches.iter().map(|touch| self.touch(touch));
-                *answer = Some(Ok(touched.collect::<Result<Vec<_>>>()?));
+                job.outcome = Some(Ok(Outcome::Touched(touched.collect::<Result<Vec<_>>>()?)));
                 Ok(())
             }
-            Request::Look | Request::Close(_) => Ok(()),
         }
     }
 

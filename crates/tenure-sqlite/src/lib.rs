@@ -29,7 +29,6 @@ mod group;
 mod guard;
 mod history;
 mod known;
-mod line;
 mod older;
 mod options;
 mod patience;

@@ -10,7 +10,7 @@ use crate::error::{BACKEND, definite, of_write};
 use crate::guard::Guard;
 use crate::history;
 use crate::known::Known;
-use crate::queue::GROUP_BYTES;
+use crate::queue::MOST;
 
 /// What the writer does between `BEGIN` and `COMMIT`.
 pub(crate) struct Turn<'w> {
@@ -98,7 +98,7 @@ impl<'w> Turn<'w> {
 
     /// Whether it has done enough: what it did is in memory until it is written down.
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes >= GROUP_BYTES
+        self.bytes >= MOST.bytes
     }
 
     /// Prolongs one life, if it can be.

@@ -24,9 +24,8 @@ use crate::error::{BACKEND, definite, of_commit};
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
 use crate::known::Known;
-use crate::line::Taking;
 use crate::patience::Patience;
-use crate::queue::{Next, Queued, WriterHandle, gather};
+use crate::queue::{Next, Requests, WriterHandle, gather};
 use crate::turn::{Turn, revision};
 
 /// Expired rows removed in one transaction.
@@ -65,7 +64,7 @@ pub(crate) fn spawn(
     feed: Arc<OnceLock<Arc<Feed>>>,
     options: &Options,
 ) -> Result<WriterHandle> {
-    let (handle, mut requests) = WriterHandle::new();
+    let (handle, running) = WriterHandle::new();
     let guard = Guard::install(&mut conn, Arc::clone(&options.clock), options.sql_timeout);
     let mut writer = Writer {
         guard: guard.map_err(definite)?,
@@ -86,23 +85,17 @@ pub(crate) fn spawn(
     writer.next_expiry_ms = next_expiry(&writer.conn).map_err(definite)?;
     std::thread::Builder::new()
         .name("tenure-sqlite-writer".into())
-        .spawn(move || writer.run(&mut requests))
+        .spawn(move || writer.run(&running.requests))
         .map_err(|error| Error::unavailable(BACKEND, format!("no writer thread: {error}")))?;
     Ok(handle)
 }
 
 impl Writer {
-    fn run(&mut self, requests: &mut Taking<Queued>) {
+    fn run(&mut self, requests: &Requests) {
         loop {
             let idle = self.idle();
             match gather(requests, &mut self.patience, idle) {
-                Next::Group(group, close) => {
-                    self.group(group, requests);
-                    if let Some(done) = close {
-                        let _ = done.send(());
-                        return;
-                    }
-                }
+                Next::Group(group) => self.group(group, requests),
                 Next::Look => {
                     self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
                 }

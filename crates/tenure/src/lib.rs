@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+pub mod backend;
 pub mod clock;
 mod error;
 #[cfg(not(feature = "flaws"))]

@@ -52,7 +52,8 @@ pub(super) async fn refused() -> Outcome {
     // A life that was over sooner than this process knows.
     known(&a, &operator, "x").await?;
     let taken = result(&a.commit(lease("short")).await?)?;
-    let touch = Touch { key: key("short"), revision: taken.revision, ttl: Duration::from_millis(1) };
+    let touch =
+        Touch { key: key("short"), revision: taken.revision, ttl: Duration::from_millis(1) };
     b.touch(vec![touch]).await?.remove(0)?;
     let late = a.commit(release("short", taken.token)).await;
     ensure!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
@@ -66,7 +67,10 @@ pub(super) async fn refused() -> Outcome {
     ensure!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
     // Rows that an operator changed.
     let left = known(&a, &operator, "x").await?;
-    operator.batch_execute("update objects set payload = 'theirs' where id = 'x'").await.or_fail()?;
+    operator
+        .batch_execute("update objects set payload = 'theirs' where id = 'x'")
+        .await
+        .or_fail()?;
     let next = result(&a.commit(put("x", "ours")).await?)?;
     ensure!(next.version == left.version + 1, "{next:?} after {left:?}");
     quiet(&server)

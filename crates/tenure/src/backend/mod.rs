@@ -1,0 +1,3 @@
+//! What backends are made of, as opposed to what programs use.
+
+pub mod group_queue;
