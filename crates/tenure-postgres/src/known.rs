@@ -6,8 +6,8 @@
 //! confirm all of it. When the life of a row is over is not known: a touch changes that without a
 //! revision. It belongs to one session and goes with it.
 
-use std::collections::HashMap;
-
+use quick_cache::unsync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tenure::Key;
 use tenure::store::decide::{Change, Row, Step};
 
@@ -15,11 +15,13 @@ use crate::apply::Head;
 use crate::quick::Seen;
 use crate::tid::Xid;
 
-/// There are two generations, each with room for so many rows and bytes; when the young one is full,
-/// it becomes the old one and what was in that and not used again is forgotten. So at most 65,536
-/// rows and 32 MiB.
-const ROWS: usize = 32_768;
-const BYTES: usize = 16 * 1024 * 1024;
+/// Rows that are kept take so much at most.
+const BYTES: u64 = 32 * 1024 * 1024;
+/// What even the smallest row counts for, which bounds their number.
+const ROW_BYTES: u64 = 512;
+const ROWS: usize = (BYTES / ROW_BYTES) as usize;
+/// The share of the room for rows that were used more than once. The rest is for the latest.
+const USED_AGAIN: f64 = 0.5;
 
 /// Groups at most that do not even try after others got in between, so that several processes at work
 /// on one database do not pay for an exchange that is bound to be in vain.
@@ -34,20 +36,35 @@ pub(crate) struct Left {
     pub(crate) by: Option<Xid>,
 }
 
-#[derive(Default)]
-struct Generation {
-    rows: HashMap<Key, (Row, Xid)>,
-    bytes: usize,
+/// What is kept of a row.
+struct Bytes;
+
+impl Weighter<Key, (Row, Xid)> for Bytes {
+    fn weight(&self, _: &Key, (row, _): &(Row, Xid)) -> u64 {
+        (row.object.size() as u64).max(ROW_BYTES)
+    }
 }
 
 /// See above.
-#[derive(Default)]
 pub(crate) struct Known {
     left: Option<Left>,
-    young: Generation,
-    old: Generation,
+    rows: Cache<Key, (Row, Xid), Bytes>,
     calm: u32,
     calm_next: u32,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let options = OptionsBuilder::new()
+            .weight_capacity(BYTES)
+            .estimated_items_capacity(ROWS)
+            .hot_allocation(USED_AGAIN)
+            .build()
+            .expect("both capacities are given");
+        let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let rows = Cache::with_options(options, Bytes, hasher, lifecycle);
+        Self { left: None, rows, calm: 0, calm_next: 0 }
+    }
 }
 
 impl Known {
@@ -62,7 +79,7 @@ impl Known {
 
     /// The row with this key and who wrote it, if it is known.
     pub(crate) fn row(&self, key: &Key) -> Option<&(Row, Xid)> {
-        self.young.rows.get(key).or_else(|| self.old.rows.get(key))
+        self.rows.get(key)
     }
 
     /// The counter row was locked and found as it is at `revision`, written by `by`: if that was not
@@ -107,49 +124,25 @@ impl Known {
     /// Takes in rows that somebody else wrote and that this session saw.
     pub(crate) fn saw(&mut self, seen: Seen) {
         for (row, by) in seen.into_values().flatten() {
-            self.put(row, by);
+            self.rows.insert(row.object.key.clone(), (row, by));
         }
     }
 
     fn learn_rows(&mut self, steps: &[Step], by: Xid) {
         for change in steps.iter().flat_map(|step| &step.changes) {
-            let (Change::Put { row, .. } | Change::Remove { row, .. }) = change;
-            self.remove(&row.object.key);
-            if matches!(change, Change::Put { .. }) {
-                self.put(row.clone(), by);
+            match change {
+                Change::Put { row, .. } => {
+                    self.rows.insert(row.object.key.clone(), (row.clone(), by));
+                }
+                Change::Remove { row, .. } => drop(self.rows.remove(&row.object.key)),
             }
-        }
-    }
-
-    fn remove(&mut self, key: &Key) {
-        self.young.take(key);
-        self.old.take(key);
-    }
-
-    fn put(&mut self, row: Row, by: Xid) {
-        let size = row.object.size();
-        if self.young.rows.len() >= ROWS || self.young.bytes + size > BYTES {
-            self.old = std::mem::take(&mut self.young);
-        }
-        if size <= BYTES {
-            self.young.bytes += size;
-            self.young.rows.insert(row.object.key.clone(), (row, by));
         }
     }
 
     /// Begins anew.
     pub(crate) fn forget(&mut self) {
         self.left = None;
-        self.young = Generation::default();
-        self.old = Generation::default();
-    }
-}
-
-impl Generation {
-    fn take(&mut self, key: &Key) -> Option<(Row, Xid)> {
-        let found = self.rows.remove(key)?;
-        self.bytes -= found.0.object.size();
-        Some(found)
+        self.rows.clear();
     }
 }
 
@@ -187,25 +180,28 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_forgets_the_oldest_first() {
+    fn it_is_bounded_and_keeps_what_is_used_and_what_is_new() {
         let mut known = Known::default();
+        let is_known =
+            |known: &Known, id: usize| known.row(&Key::new("k", id.to_string())).is_some();
         for n in 0..3 * ROWS {
             wrote(&mut known, row(n, 0, None));
             // Written again and again, it stays.
             wrote(&mut known, row(0, 0, None));
         }
-        assert!(known.young.rows.len() + known.old.rows.len() <= 2 * ROWS);
-        assert!(known.row(&Key::new("k", "0")).is_some());
-        assert!(known.row(&Key::new("k", "1")).is_none());
-        assert!(known.row(&Key::new("k", (3 * ROWS - 1).to_string())).is_some());
+        assert!(known.rows.len() <= ROWS && known.rows.weight() <= BYTES);
+        assert!(is_known(&known, 0) && is_known(&known, 3 * ROWS - 1));
+        // So do the latest, and those of before that were not used again go.
+        assert!((3 * ROWS - ROWS / 4..3 * ROWS).all(|id| is_known(&known, id)));
+        assert!(!(ROWS..2 * ROWS).any(|id| is_known(&known, id)));
         for n in 0..64 {
             wrote(&mut known, row(n, 1024 * 1024, None));
         }
-        assert!(known.young.bytes <= BYTES && known.old.bytes <= BYTES);
-        let bytes = |rows: &HashMap<Key, (Row, Xid)>| -> usize {
-            rows.values().map(|(row, _)| row.object.size()).sum()
-        };
-        assert_eq!(bytes(&known.young.rows), known.young.bytes);
+        let bytes: usize = known.rows.iter().map(|(_, (row, _))| row.object.size()).sum();
+        assert!(bytes as u64 <= BYTES && known.rows.weight() <= BYTES);
+        // What does not fit takes the place of what was known.
+        wrote(&mut known, row(0, BYTES as usize, None));
+        assert!(!is_known(&known, 0));
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of the queue and
 //! `group`.
 
+mod address;
 mod apply;
 mod concerned;
 mod connection;

@@ -9,9 +9,9 @@
 //! | `verify-full` | yes | its certificate and its name are checked |
 //!
 //! `sslrootcert` names a file of certificates to trust instead of the system's, `sslcert` and `sslkey`
-//! the certificate and key to show to the server. Certificates end before programs do, and whoever issues
-//! them writes new ones in their place: so these files are read for each connection. If what they hold is of
-//! no use, it counts what they held before; they may be in the middle of being replaced.
+//! the certificate and key to show to the server. These files are read for each connection, since
+//! certificates are replaced while a program runs. If a file is of no use, perhaps because it is just being
+//! written, what it held before counts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +26,8 @@ use rustls::{
 use tenure::{Error, Result};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::address::take_parameters;
 
 /// What is checked about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,29 +47,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Takes them out of an address, be it a URL or `key=value` pairs; what is left is the driver's.
+    /// Takes them out of an address; what is left is the driver's.
     pub(crate) fn take_from(address: &str) -> (Self, String) {
         let mut settings = Self::default();
-        let rest = match address.split_once("://") {
-            Some(_) => match address.split_once('?') {
-                None => address.to_owned(),
-                Some((place, query)) => {
-                    let others: Vec<_> =
-                        query.split('&').filter(|pair| !settings.take(pair)).collect();
-                    let separator = if others.is_empty() { "" } else { "?" };
-                    format!("{place}{separator}{}", others.join("&"))
-                }
-            },
-            None => {
-                let others = address.split_whitespace().filter(|pair| !settings.take(pair));
-                others.collect::<Vec<_>>().join(" ")
-            }
-        };
+        let rest = take_parameters(address, |name, value| settings.take(name, value));
         (settings, rest)
     }
 
-    fn take(&mut self, pair: &str) -> bool {
-        let Some((name, value)) = pair.split_once('=') else { return false };
+    fn take(&mut self, name: &str, value: String) -> bool {
         let place = match name {
             "sslmode" => &mut self.mode,
             "sslrootcert" => &mut self.root,
@@ -75,7 +62,7 @@ impl Settings {
             "sslkey" => &mut self.key,
             _ => return false,
         };
-        *place = Some(decoded(value));
+        *place = Some(value);
         true
     }
 
@@ -146,27 +133,6 @@ impl Tls {
         }
         last.clone()
     }
-}
-
-/// Percent-encoding, as in URLs.
-fn decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = text.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match (bytes[at], hex) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
 }
 
 fn invalid(what: &str, error: impl std::fmt::Display) -> Error {
@@ -271,6 +237,25 @@ mod tests {
         let (settings, rest) = Settings::take_from("postgres://u@h/d?sslmode=require");
         assert_eq!(rest, "postgres://u@h/d");
         assert!(matches!(settings.tls(), Ok((SslMode::Require, _))));
+    }
+
+    #[test]
+    fn a_password_is_left_as_it_is() {
+        for (address, rest, mode) in [
+            ("password='a  b' sslmode=require user=u", "password='a  b' user=u", Some("require")),
+            ("password='a sslmode=disable' user=u", "password='a sslmode=disable' user=u", None),
+            (r"password='it\'s  x' sslmode = 'require'", r"password='it\'s  x'", Some("require")),
+            (r"password=a\ sslmode=disable user=u", r"password=a\ sslmode=disable user=u", None),
+            // Only URLs are percent-encoded.
+            ("password=p sslmode=a%20b", "password=p", Some("a%20b")),
+            ("postgres://u:a?b&sslmode=disable@h/d", "postgres://u:a?b&sslmode=disable@h/d", None),
+            // What is no pair is for the driver to complain of.
+            ("user=u oops", "user=u oops", None),
+            ("user=u password='open  end", "user=u password='open  end", None),
+        ] {
+            let (settings, left) = Settings::take_from(address);
+            assert_eq!((left.as_str(), settings.mode.as_deref()), (rest, mode), "{address}");
+        }
     }
 
     #[test]
