@@ -7,7 +7,7 @@ use tenure::Error;
 use tokio_postgres::error::SqlState;
 
 use crate::BACKEND;
-use crate::apply::CHANGED;
+use crate::commit::apply::CHANGED;
 
 /// An exchange that failed.
 #[derive(Debug)]

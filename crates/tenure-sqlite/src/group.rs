@@ -1,10 +1,9 @@
 //! One transaction for all that waits, in which each request has an outcome of its own.
 //!
-//! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
-//! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
-//! up the whole transaction over it, that commit is answered and the others start over. So they do where
-//! somebody else's index or trigger on `objects` refuses a write. What does not fit into one transaction,
-//! as when many large objects are deleted, goes into the next.
+//! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with the caller's SQL runs in a
+//! savepoint and is rolled back alone if that SQL fails. If SQLite gives up the whole transaction over it, or
+//! somebody else's index or trigger on `objects` refuses a write, that commit is answered and the others start
+//! over. What does not fit into one transaction, such as the deletion of many large objects, goes into the next.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::error::definite;
 use crate::guard::SAVEPOINT;
 use crate::queue::{Job, Outcome, Request, Requests};
 use crate::sql;
-use crate::turn::Turn;
+use crate::transaction::Transaction;
 use crate::writer::Writer;
 
 /// Once callers' SQL has taken so long, the group is flushed and the rest of it waits for the next.
@@ -30,14 +29,14 @@ impl Writer {
         let mut one_by_one = false;
         while !waiting.is_empty() {
             let mut reached = 0usize;
-            let result = self.transact(|turn| {
-                let begun = turn.guard.uptime();
+            let result = self.transact(|transaction| {
+                let begun = transaction.guard.uptime();
                 for job in &mut waiting {
                     reached += 1;
                     let has_sql = job.request().has_sql();
-                    turn.one(job)?;
-                    let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
-                    if one_by_one || long || turn.is_full() {
+                    transaction.one(job)?;
+                    let long = has_sql && transaction.guard.uptime() >= begun + SQL_TURN;
+                    if one_by_one || long || transaction.is_full() {
                         break;
                     }
                 }
@@ -47,7 +46,7 @@ impl Writer {
             match result {
                 Ok(()) => {
                     let others = waiting.len() - reached + requests.len();
-                    self.patience.answers(reached, others);
+                    self.group_wait.answers(reached, others);
                     waiting.drain(..reached).for_each(|job| job.answer(None));
                 }
                 // A request broke the transaction and has its answer; nothing was applied, so the
@@ -67,7 +66,7 @@ impl Writer {
     }
 }
 
-impl Turn<'_> {
+impl Transaction<'_> {
     /// Decides and applies one request. An error is the transaction's: if the request is to blame
     /// and has its answer, it says so.
     fn one(&mut self, job: &mut Job) -> Result<()> {

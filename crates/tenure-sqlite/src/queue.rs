@@ -10,7 +10,7 @@ use tenure::{Error, Result};
 use tokio::sync::watch;
 
 use crate::error::BACKEND;
-use crate::patience::{MOMENT, Patience};
+use crate::group_wait::{GroupWait, MOMENT};
 
 /// One group: large enough to spread the cost of the flush, small enough to answer soon.
 pub(crate) const MOST: Most = Most { requests: 1_024, bytes: 8 * 1024 * 1024 };
@@ -147,8 +147,8 @@ pub(crate) enum Next {
     End,
 }
 
-/// Waits for requests, and takes what there is, within bounds. See [`Patience`].
-pub(crate) fn gather(requests: &Requests, patience: &mut Patience, idle: Duration) -> Next {
+/// Waits for requests, and takes what there is, within bounds. See [`GroupWait`].
+pub(crate) fn gather(requests: &Requests, patience: &mut GroupWait, idle: Duration) -> Next {
     if !requests.wait(1, idle) {
         return Next::End;
     }

@@ -1,8 +1,8 @@
-//! A look at rows that this process did not write, so that a group can go the short way after all.
+//! Reads rows that this process did not write, so that a group can go in one exchange after all.
 //!
-//! It locks nothing and promises nothing: what it saw is confirmed with all the rest. So it costs an
-//! exchange, but neither a transaction around it nor the statements that those of the ordinary way are
-//! made of. It sees as well whether others have written meanwhile, so that nothing is tried in vain.
+//! It locks nothing; what it reads is confirmed with all the rest. It costs an exchange, but neither a
+//! transaction nor the statements of the ordinary way. It also tells whether others have written, so that
+//! nothing is tried in vain.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use tenure::Key;
 use tenure::store::decide::Row;
 use tokio_postgres::Row as SqlRow;
 
-use crate::apply::Keys;
+use crate::commit::apply::Keys;
+use crate::commit::in_flight::Ready;
+use crate::commit::known::Left;
 use crate::error::Failure;
-use crate::flight::Ready;
-use crate::known::Left;
 use crate::row::{COLUMN_COUNT, COLUMNS, decode_joined};
 use crate::tid::Xid;
 

@@ -9,12 +9,12 @@ use tenure::{Key, Object, Result as StoreResult};
 
 use super::Lack;
 use super::look::Seen;
-use crate::apply::Head;
-use crate::group::{Job, Work};
-use crate::known::{Known, Left};
+use crate::commit::apply::Head;
+use crate::commit::committer::{Job, Work};
+use crate::commit::known::{Known, Left};
+use crate::commit::transaction::lowered;
 use crate::row::{signed, unsigned};
 use crate::tid::Xid;
-use crate::transaction::lowered;
 
 /// What a group comes to if all that is known is so.
 #[derive(Clone)]

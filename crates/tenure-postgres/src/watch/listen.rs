@@ -1,9 +1,9 @@
-//! The one session of a process that waits for notifications, from when it connects until it ends.
+//! The session of a process that waits for notifications, for as long as the store is open.
 //!
-//! While somebody watches, it hears of commits and rings the bell of [`crate::pump`]. Always it hears
-//! the questions of those who have just connected and cannot know whether the server's clock was
-//! stepped: this process looks at that clock, puts the record right if need be, and says so
-//! ([`crate::newcomer`]). It reconnects for ever; nothing is concluded from its silence.
+//! While there is a watcher, it hears of commits and wakes [`crate::watch::pump`]. It also answers processes
+//! that have just connected and cannot know whether the server's clock was stepped
+//! ([`crate::connect::first_clock`]): it looks at the clock and corrects the record if need be. It reconnects for
+//! as long as it takes; nothing is concluded from its silence.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tenure::Result;
 use tokio::sync::mpsc;
 use tokio_postgres::Notification;
 
-use crate::connection::{Connector, Role, Session, quoted};
+use crate::commit::committer::Work;
+use crate::connect::session::{Connector, Role, Session, quoted};
 use crate::error::Failure;
-use crate::group::Work;
 use crate::shared::Shared;
 
 /// Notifications that may wait; each only says that there is something to see.
@@ -52,14 +52,14 @@ impl Names {
 }
 
 /// A session and what it hears.
-pub(crate) struct Line {
+pub(crate) struct Listener {
     pub(crate) session: Session,
     pub(crate) notifications: mpsc::Receiver<Notification>,
     /// What the server calls the session.
     pub(crate) pid: i32,
 }
 
-impl Line {
+impl Listener {
     pub(crate) async fn open(connector: &Connector) -> Result<Self> {
         let (sender, notifications) = mpsc::channel(NOTIFICATIONS);
         let session = connector.open_with(Role::Listen, Some(sender)).await?;
@@ -91,7 +91,7 @@ impl Line {
 type Question = (String, i32);
 
 /// Listens until the store is closed. The first session is the one that connecting has opened.
-pub(crate) async fn run(shared: Arc<Shared>, first: Line) {
+pub(crate) async fn run(shared: Arc<Shared>, first: Listener) {
     let (questions, asked) = mpsc::channel(QUESTIONS);
     tokio::select! {
         () = listen(&shared, first, &questions) => {}
@@ -99,29 +99,29 @@ pub(crate) async fn run(shared: Arc<Shared>, first: Line) {
     }
 }
 
-async fn listen(shared: &Shared, first: Line, questions: &mpsc::Sender<Question>) {
+async fn listen(shared: &Shared, first: Listener, questions: &mpsc::Sender<Question>) {
     let mut next = Some(first);
     let mut backoff = BACKOFF_MIN;
     loop {
-        let line = match next.take() {
-            Some(line) => Ok(line),
+        let listener = match next.take() {
+            Some(listener) => Ok(listener),
             None => tokio::select! {
-                line = Line::open(&shared.connector) => line,
+                listener = Listener::open(&shared.connector) => listener,
                 () = shared.stopped() => return,
             },
         };
-        match line {
-            Ok(mut line) => {
+        match listener {
+            Ok(mut listener) => {
                 let patience = shared.connector.options.reply_timeout;
                 let asked = tokio::select! {
-                    asked = tokio::time::timeout(patience, line.be_asked(&shared.names)) => asked,
+                    asked = tokio::time::timeout(patience, listener.be_asked(&shared.names)) => asked,
                     () = shared.stopped() => return,
                 };
                 if matches!(asked, Ok(Ok(()))) {
                     backoff = BACKOFF_MIN;
                     tokio::select! {
-                        () = serve(shared, &mut line, questions) => {}
-                        () = shared.stopped() => return line.take_leave().await,
+                        () = serve(shared, &mut listener, questions) => {}
+                        () = shared.stopped() => return listener.take_leave().await,
                     }
                 }
                 tracing::debug!("the listening connection ended; listening again");
@@ -137,7 +137,7 @@ async fn listen(shared: &Shared, first: Line, questions: &mpsc::Sender<Question>
 }
 
 /// Passes on what is heard, until the session is gone.
-async fn serve(shared: &Shared, line: &mut Line, questions: &mpsc::Sender<Question>) {
+async fn serve(shared: &Shared, listener: &mut Listener, questions: &mpsc::Sender<Question>) {
     let commits = quoted(&shared.names.commits);
     let mut hears_commits = false;
     loop {
@@ -145,7 +145,7 @@ async fn serve(shared: &Shared, line: &mut Line, questions: &mpsc::Sender<Questi
             hears_commits = !hears_commits;
             let verb = if hears_commits { "listen" } else { "unlisten" };
             let sql = format!("{verb} {commits}");
-            let told = line.session.client.batch_execute(&sql);
+            let told = listener.session.client.batch_execute(&sql);
             let patience = shared.connector.options.reply_timeout;
             if !matches!(tokio::time::timeout(patience, told).await, Ok(Ok(()))) {
                 return;
@@ -154,19 +154,19 @@ async fn serve(shared: &Shared, line: &mut Line, questions: &mpsc::Sender<Questi
             shared.pump.ring();
         }
         tokio::select! {
-            heard = line.notifications.recv() => match heard {
+            heard = listener.notifications.recv() => match heard {
                 None => return,
                 Some(heard) if heard.channel() == shared.names.commits => {
                     shared.pump.told(heard.payload());
                 }
                 Some(heard) => {
-                    if let Some(number) = question(heard.payload(), line.pid) {
+                    if let Some(number) = question(heard.payload(), listener.pid) {
                         let _ = questions.try_send((number.to_owned(), heard.process_id()));
                     }
                 }
             },
             () = shared.pump.watchers_changed() => {}
-            () = line.session.closed() => return,
+            () = listener.session.closed() => return,
         }
     }
 }

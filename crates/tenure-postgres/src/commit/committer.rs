@@ -1,9 +1,9 @@
-//! The one place that changes objects: commits, grouped.
+//! The one task that writes objects, one group of commits after the other.
 //!
-//! A worker takes all that waits and runs it as one transaction with independent outcomes: the short
-//! way if it can ([`crate::flight`]), else with [`crate::transaction`]. Callers are answered when the
-//! server has flushed it. If it fails before the `COMMIT` was sent, nothing was applied: the group is
-//! tried again a few times, and if one request made the server choke, each alone.
+//! It takes all that waits and runs it as one transaction in which each commit has an outcome of its own: in
+//! one exchange if it can ([`crate::commit::in_flight`]), else in two ([`crate::commit::transaction`]). Callers are
+//! answered when the server has flushed it. If it fails before the `COMMIT` was sent, nothing was applied: the
+//! group is tried again a few times, and if one request is to blame, each is tried alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tenure::store::{Commit, Committed};
 use tenure::{Error, Key, Result};
 
 use crate::BACKEND;
-use crate::connection::Role;
+use crate::commit::in_flight::{Flights, Ready};
+use crate::commit::known::Known;
+use crate::commit::pace::Pace;
+use crate::commit::transaction::{Broken, Outcome, Transaction, connect};
+use crate::connect::session::Role;
 use crate::error::commit_unanswered;
-use crate::flight::{Flights, Ready};
 use crate::gather::{Course, gather};
-use crate::known::Known;
-use crate::pace::Pace;
 use crate::shared::Shared;
-use crate::transaction::{Broken, Outcome, Transaction, connect};
 
 /// One group at most: bigger ones gain nothing and make everybody wait.
 const MOST: Most = Most { requests: 512, bytes: 4 * 1024 * 1024 };

@@ -1,12 +1,12 @@
 //! From the database to the watchers of this process.
 //!
-//! While somebody watches, one task reads what was committed and publishes it to a [`tenure::store::Feed`]. It
-//! looks when a notification comes, when a commit of this process was not next in line, and every
-//! now and then in any case: nothing is concluded from silence. Commits are serial, so reading
-//! "everything after the last revision" misses nothing. Without watchers there is no task.
+//! While there is a watcher, one task reads what was committed and publishes it to a
+//! [`tenure::store::Feed`]. It reads when a notification comes, when a commit of this process was not the
+//! next one, and at regular intervals in any case, because a notification can be lost. Commits are serial,
+//! so reading everything after the last revision misses nothing. Without watchers there is no task.
 //!
-//! Should the store have lost what was told ([`crate::outlet`]), whoever watches is told that history is
-//! gone, and the next watch begins with another feed.
+//! If the database has lost what watchers were told ([`crate::watch::local_feed`]), they are told that history
+//! is gone, and the next watch begins with a new feed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,10 +18,10 @@ use tenure::store::{Watch, WatchRequest};
 use tenure::{Error, Result};
 use tokio::sync::Notify;
 
-use crate::apply::Head;
-use crate::history::Log;
-use crate::outlet::Outlet;
+use crate::commit::apply::Head;
 use crate::shared::{Shared, closed};
+use crate::watch::history::Log;
+use crate::watch::local_feed::LocalFeed;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 struct Watchers;
 
 struct Running {
-    outlet: Arc<Outlet>,
+    local: Arc<LocalFeed>,
     watchers: Weak<Watchers>,
 }
 
@@ -51,10 +51,10 @@ impl Pump {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn current(&self) -> Option<(Arc<Outlet>, Arc<Watchers>)> {
+    fn current(&self) -> Option<(Arc<LocalFeed>, Arc<Watchers>)> {
         let running = self.running();
         let running = running.as_ref()?;
-        Some((Arc::clone(&running.outlet), running.watchers.upgrade()?))
+        Some((Arc::clone(&running.local), running.watchers.upgrade()?))
     }
 
     fn sessions(&self) -> u64 {
@@ -67,13 +67,13 @@ impl Pump {
     }
 
     /// Ends all watches: what they were told is no longer so.
-    fn end(&self, outlet: &Arc<Outlet>, why: Error) {
+    fn end(&self, local: &Arc<LocalFeed>, why: Error) {
         let mut running = self.running();
-        if running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.outlet, outlet)) {
+        if running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.local, local)) {
             *running = None;
         }
         drop(running);
-        outlet.feed.close(why);
+        local.feed.close(why);
     }
 
     /// Whether commits should be heard of.
@@ -93,8 +93,8 @@ impl Pump {
 
     /// A notification of a commit came; it says the revision.
     pub(crate) fn told(&self, payload: &str) {
-        let Some((outlet, _)) = self.current() else { return };
-        if !payload.parse().is_ok_and(|told: u64| told <= outlet.feed.head()) {
+        let Some((local, _)) = self.current() else { return };
+        if !payload.parse().is_ok_and(|told: u64| told <= local.feed.head()) {
             self.ring();
         }
     }
@@ -102,8 +102,8 @@ impl Pump {
     /// Takes what this process has just committed. If it is next in line watchers get it at once,
     /// otherwise the task reads it with what came before.
     pub(crate) fn committed(&self, steps: &[Step], head: &Head) {
-        let Some((outlet, _)) = self.current() else { return };
-        if !outlet.publish_own(steps, head.clock_last_ms, self.sessions()) {
+        let Some((local, _)) = self.current() else { return };
+        if !local.publish_own(steps, head.clock_last_ms, self.sessions()) {
             self.bell.notify_one();
         }
     }
@@ -112,14 +112,14 @@ impl Pump {
 /// Opens a watch.
 pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Result<Watch> {
     let head = shared.meta().await?.revision;
-    let (outlet, watchers) = join(shared, head);
+    let (local, watchers) = join(shared, head);
     // The watch starts at what is committed now, not at what this process has heard of.
-    if outlet.feed.head() != head {
-        advance(shared, &outlet).await?;
+    if local.feed.head() != head {
+        advance(shared, &local).await?;
     }
     let request = WatchRequest { after: request.after.or(Some(head)), ..request.clone() };
     let log = Arc::new(Log(Arc::downgrade(shared)));
-    let watch = outlet.feed.watch(&request, Some(log))?;
+    let watch = local.feed.watch(&request, Some(log))?;
     let stopped = {
         let shared = Arc::clone(shared);
         async move { shared.stopped().await }.boxed()
@@ -138,7 +138,7 @@ pub(crate) async fn watch(shared: &Arc<Shared>, request: &WatchRequest) -> Resul
 }
 
 /// The running feed, or a new one that begins at `head`.
-fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Outlet>, Arc<Watchers>) {
+fn join(shared: &Arc<Shared>, head: u64) -> (Arc<LocalFeed>, Arc<Watchers>) {
     if let Some(current) = shared.pump.current() {
         return current;
     }
@@ -146,34 +146,34 @@ fn join(shared: &Arc<Shared>, head: u64) -> (Arc<Outlet>, Arc<Watchers>) {
     if let Some(current) = running.as_ref()
         && let Some(watchers) = current.watchers.upgrade()
     {
-        return (Arc::clone(&current.outlet), watchers);
+        return (Arc::clone(&current.local), watchers);
     }
-    let outlet = Arc::new(Outlet::new(head, shared.pump.sessions()));
+    let local = Arc::new(LocalFeed::new(head, shared.pump.sessions()));
     let watchers = Arc::new(Watchers);
-    *running = Some(Running { outlet: Arc::clone(&outlet), watchers: Arc::downgrade(&watchers) });
-    let work = run(Arc::clone(shared), Arc::clone(&outlet), Arc::downgrade(&watchers));
+    *running = Some(Running { local: Arc::clone(&local), watchers: Arc::downgrade(&watchers) });
+    let work = run(Arc::clone(shared), Arc::clone(&local), Arc::downgrade(&watchers));
     shared.connector.home.spawn(work);
-    (outlet, watchers)
+    (local, watchers)
 }
 
 /// Publishes everything committed so far. [`Error::Compacted`] if it does not follow what was told.
-async fn advance(shared: &Shared, outlet: &Arc<Outlet>) -> Result<()> {
+async fn advance(shared: &Shared, local: &Arc<LocalFeed>) -> Result<()> {
     loop {
         let sessions = shared.pump.sessions();
-        let told = outlet.told();
+        let told = local.told();
         let after = told.revision;
         match shared.events_after(after).await {
             Ok(found) if !told.precedes(&found) => {
                 let head = found.head;
                 tracing::warn!(after, head, "the store has lost what watchers were told");
                 let gone = Error::Compacted { requested: after, oldest: head };
-                shared.pump.end(outlet, gone.clone());
+                shared.pump.end(local, gone.clone());
                 return Err(gone);
             }
             Ok(found) => {
                 let head = found.head;
                 let last = found.batches.last().map_or(after, |batch| batch.revision);
-                outlet.publish_found(told, found, sessions);
+                local.publish_found(told, found, sessions);
                 if last >= head || last == after {
                     return Ok(());
                 }
@@ -182,19 +182,19 @@ async fn advance(shared: &Shared, outlet: &Arc<Outlet>) -> Result<()> {
             Err(Error::Compacted { .. }) => {
                 let head = shared.meta().await?.revision;
                 tracing::warn!(after, head, "watchers fell behind the history that is kept");
-                outlet.reset(head);
+                local.reset(head);
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-async fn run(shared: Arc<Shared>, outlet: Arc<Outlet>, watchers: Weak<Watchers>) {
+async fn run(shared: Arc<Shared>, local: Arc<LocalFeed>, watchers: Weak<Watchers>) {
     let poll = shared.connector.options.poll_interval;
     shared.pump.changed.notify_one();
     let mut backoff = BACKOFF_MIN;
     while watchers.strong_count() > 0 {
-        let pause = match advance(&shared, &outlet).await {
+        let pause = match advance(&shared, &local).await {
             Ok(()) => {
                 backoff = BACKOFF_MIN;
                 poll

@@ -1,50 +1,50 @@
-//! Which rows a group of commits is about.
+//! The keys and names that a group of commits touches or looks at, so that their rows can be read.
 
 use std::collections::BTreeSet;
 
 use tenure::Key;
 use tenure::store::{Put, Write};
 
-use crate::apply::Keys;
-use crate::group::Work;
+use crate::commit::apply::Keys;
+use crate::commit::committer::Work;
 
 type Pair<'a> = (&'a str, &'a str);
 
 /// What a group is about, each once and in order.
 #[derive(Default)]
-pub(crate) struct Concerned<'a> {
+pub(crate) struct Affected<'a> {
     mortal: BTreeSet<Pair<'a>>,
     other: BTreeSet<Pair<'a>>,
     names: BTreeSet<Pair<'a>>,
 }
 
-impl<'a> Concerned<'a> {
+impl<'a> Affected<'a> {
     pub(crate) fn by(jobs: &[&'a Work]) -> Self {
-        let mut concerned = Self::default();
+        let mut affected = Self::default();
         let pair = |key: &'a Key| (key.kind.as_str(), key.id.as_str());
         for job in jobs {
             match job {
                 Work::Commit(commit) => {
                     // Checks and deletes are mostly about leases.
-                    concerned.mortal.extend(commit.checks.iter().map(|check| pair(&check.key)));
+                    affected.mortal.extend(commit.checks.iter().map(|check| pair(&check.key)));
                     for write in &commit.writes {
                         match write {
                             Write::Put(Put { key, ttl: None, .. }) => {
-                                concerned.other.insert(pair(key))
+                                affected.other.insert(pair(key))
                             }
-                            write => concerned.mortal.insert(pair(write.key())),
+                            write => affected.mortal.insert(pair(write.key())),
                         };
                         if let Write::Put(Put { key, name: Some(name), .. }) = write {
-                            concerned.names.insert((&key.kind, name));
+                            affected.names.insert((&key.kind, name));
                         }
                     }
                 }
-                Work::Sweep { keys, .. } => concerned.mortal.extend(keys.iter().map(pair)),
+                Work::Sweep { keys, .. } => affected.mortal.extend(keys.iter().map(pair)),
                 Work::Record { .. } => {}
             }
         }
-        concerned.other.retain(|pair| !concerned.mortal.contains(pair));
-        concerned
+        affected.other.retain(|pair| !affected.mortal.contains(pair));
+        affected
     }
 
     /// Keys of rows that probably have a time to live.

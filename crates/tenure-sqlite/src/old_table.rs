@@ -33,7 +33,7 @@ pub(crate) fn create(conn: &Connection, path: &Path) -> Result<u64> {
         conn.execute_batch(&SCHEMA.replace("/*EXTRA*/", "")).map_err(definite)?;
         return Ok(0);
     }
-    let old = Older { columns: columns(conn).map_err(definite)? };
+    let old = OldTable { columns: columns(conn).map_err(definite)? };
     old.check_columns(path)?;
     check_references(conn, path)?;
     check_rows(conn)?;
@@ -44,7 +44,7 @@ pub(crate) fn create(conn: &Connection, path: &Path) -> Result<u64> {
 }
 
 /// The older table.
-struct Older {
+struct OldTable {
     columns: Vec<Column>,
 }
 
@@ -191,7 +191,7 @@ fn check_labels(conn: &Connection) -> Result<()> {
     }
 }
 
-impl Older {
+impl OldTable {
     fn has(&self, column: &str) -> bool {
         self.columns.iter().any(|old| old.is(column))
     }

@@ -1,14 +1,13 @@
-//! The doorway before the write lock, through which processes go one after the other.
+//! A lock file beside the database, by which processes write in the order they came.
 //!
-//! Whoever waits for SQLite's write lock sleeps and asks again, ever more rarely; a process that has
-//! just written asks again at once. So a busy one is first nearly always. Here whoever wants to write
-//! locks a file beside the database first, and holds it until the write lock is its own: a process
-//! that has just written finds the doorway taken and queues behind the one that waits there. Only that
-//! one asks for the write lock, so it can ask often.
+//! SQLite's own way to wait for the write lock is to sleep and ask again, ever more rarely. A process that has
+//! just written asks again at once, so a busy one is first nearly always. Here a process locks the file before
+//! it asks for the write lock, and unlocks it when it has that. A process that has just written finds the file
+//! locked and queues behind the one that waits. Only that one asks for the write lock, so it can ask often.
 //!
-//! This is about whose turn it is and nothing else; what keeps writers apart is SQLite's lock. So where
-//! the file cannot be had, or one who was frozen stands in the doorway, it goes without. The kernel drops
-//! the lock of a process that dies.
+//! The file keeps the order and nothing else; SQLite's lock keeps writers apart. So where the file cannot be
+//! had, or a frozen process holds it, this process goes without. The kernel unlocks the file of a process that
+//! dies.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -18,34 +17,34 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode};
 use tenure::clock::{Clock as _, SystemClock};
 
-/// How long somebody may stand in the doorway before it is gone around.
+/// How long another process may hold the file before this one goes without.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For how long it is left alone then.
+/// For how long it goes without then.
 const AROUND: Duration = Duration::from_secs(10);
 /// Between two attempts, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_micros(500);
 
-pub(crate) struct Doorway {
+pub(crate) struct FairLock {
     file: Option<File>,
     busy_timeout: Duration,
-    /// Gone around until then.
+    /// Not used until then.
     around_until: Cell<Duration>,
 }
 
-/// Stands in the doorway until dropped.
-struct Standing<'a>(&'a File);
+/// Holds the file's lock until dropped.
+struct Held<'a>(&'a File);
 
-impl Drop for Standing<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
-            tracing::warn!(%error, "the doorway before the write lock stays shut until this ends");
+            tracing::warn!(%error, "the file of the order of writers stays locked until this process ends");
         }
     }
 }
 
-impl Doorway {
-    /// The doorway of the database at `path`. Whoever waits, waits for this long at most.
+impl FairLock {
+    /// The file beside the database at `path`. Waiting for the write lock takes this long at most.
     pub(crate) fn new(path: &Path, busy_timeout: Duration) -> Self {
         let mut beside = path.to_owned().into_os_string();
         beside.push("-turn");
@@ -62,7 +61,7 @@ impl Doorway {
     /// Begins a transaction that writes, when it is this process's turn.
     pub(crate) fn begin(&self, conn: &Connection) -> rusqlite::Result<()> {
         let until = SystemClock.uptime().saturating_add(self.busy_timeout);
-        let standing = self.enter();
+        let held = self.hold();
         // Asked for once and again here: SQLite's own way of waiting sleeps for too long.
         conn.busy_timeout(Duration::ZERO)?;
         let begin = || conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]);
@@ -75,24 +74,24 @@ impl Doorway {
             Ok(None) => begin().map(Some),
             begun => begun,
         };
-        drop(standing);
+        drop(held);
         conn.busy_timeout(self.busy_timeout)?;
         begun.map(|_| ())
     }
 
-    fn enter(&self) -> Option<Standing<'_>> {
+    fn hold(&self) -> Option<Held<'_>> {
         let file = self.file.as_ref()?;
         let now = SystemClock.uptime();
         if now < self.around_until.get() {
             return None;
         }
-        let entered = retry(now + PATIENCE, || match file.try_lock() {
+        let locked = retry(now + PATIENCE, || match file.try_lock() {
             Ok(()) => Ok(Some(())),
             Err(std::fs::TryLockError::WouldBlock) => Ok(None),
             Err(std::fs::TryLockError::Error(error)) => Err(error),
         });
-        match entered {
-            Ok(Some(())) => Some(Standing(file)),
+        match locked {
+            Ok(Some(())) => Some(Held(file)),
             Ok(None) => {
                 tracing::warn!("a process waits for its turn to write and does not take it");
                 self.around_until.set(SystemClock.uptime() + AROUND);
@@ -128,8 +127,8 @@ fn retry<T, E>(
 mod tests {
     use super::*;
 
-    fn open(path: &Path) -> (Connection, Doorway) {
-        (Connection::open(path).unwrap(), Doorway::new(path, Duration::from_millis(50)))
+    fn open(path: &Path) -> (Connection, FairLock) {
+        (Connection::open(path).unwrap(), FairLock::new(path, Duration::from_millis(50)))
     }
 
     fn timed(work: impl FnOnce()) -> Duration {
@@ -144,12 +143,12 @@ mod tests {
         let path = folder.path().join("a.db");
         let ((one, first), (two, second)) = (open(&path), open(&path));
         first.begin(&one).unwrap();
-        // Whoever has begun no longer stands in the doorway.
-        assert!(second.enter().is_some());
+        // A process that has begun no longer holds the file.
+        assert!(second.hold().is_some());
         let began = SystemClock.uptime();
         let busy = second.begin(&two).unwrap_err();
         assert_eq!(busy.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
-        let patient = Doorway { busy_timeout: Duration::from_secs(2), ..second };
+        let patient = FairLock { busy_timeout: Duration::from_secs(2), ..second };
         let took = timed(|| assert!(patient.begin(&two).is_err()));
         assert!(took < Duration::from_secs(3), "it waited twice: {took:?}");
         assert!(SystemClock.uptime() - began > Duration::from_secs(2));
@@ -164,8 +163,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
         let ((_one, first), (two, second)) = (open(&path), open(&path));
-        let standing = first.enter();
-        assert!(standing.is_some());
+        let held = first.hold();
+        assert!(held.is_some());
         second.begin(&two).unwrap();
         two.execute_batch("COMMIT").unwrap();
         // The next one does not wait for it again.

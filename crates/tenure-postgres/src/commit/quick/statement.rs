@@ -17,9 +17,9 @@ use tenure::store::decide::{Change, Step};
 use tokio_postgres::types::ToSql;
 
 use super::plan::Plan;
-use crate::apply::{COLUMNS, Columns, Keys, ensured};
-use crate::group::Job;
-use crate::known::Left;
+use crate::commit::apply::{COLUMNS, Columns, Keys, ensured};
+use crate::commit::committer::Job;
+use crate::commit::known::Left;
 use crate::row::signed;
 use crate::tid::Xid;
 use crate::time::{WALL_MS, start_sql};

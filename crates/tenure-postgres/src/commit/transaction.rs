@@ -15,22 +15,22 @@ use tenure::{Error, Result};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 
 use crate::BACKEND;
-use crate::apply::{
+use crate::commit::affected::Affected;
+use crate::commit::apply::{
     BY_KEY, BY_PLACE, FREE_NAMES, Head, Keys, WRITTEN_BY, Writes, remove_sql, write_sql,
 };
-use crate::concerned::Concerned;
-use crate::connection::{Role, Session};
+use crate::commit::committer::Work;
+use crate::commit::known::Known;
+use crate::commit::overlay::Overlay;
+use crate::commit::quick::{change_sql, look_sql, replace_sql};
+use crate::connect::session::{Role, Session};
 use crate::error::{Failure, commit_refused, refused};
-use crate::group::Work;
-use crate::known::Known;
-use crate::overlay::Overlay;
-use crate::pump::Pump;
-use crate::quick::{change_sql, look_sql, replace_sql};
 use crate::read::empty_meta;
 use crate::row::{COLUMN_COUNT, COLUMNS, decode, signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Xid;
 use crate::time::{Reading, Sample, WALL_MS};
+use crate::watch::pump::Pump;
 
 /// What a committing session has prepared.
 pub(crate) struct Statements {
@@ -236,9 +236,9 @@ impl Transaction<'_> {
         jobs: &[&Work],
         known: &mut Known,
     ) -> Result<(Locked, Overlay, Reading), Broken> {
-        let concerned = Concerned::by(jobs);
-        let (mortal, other) = (concerned.mortal(), concerned.other());
-        let names = concerned.names();
+        let affected = Affected::by(jobs);
+        let (mortal, other) = (affected.mortal(), affected.other());
+        let names = affected.names();
         let Statements { lock, rows, locked_rows, named, clock, .. } = self.statements;
         let rows = if self.locks { locked_rows } else { rows };
         let sent = self.shared.time.sent();

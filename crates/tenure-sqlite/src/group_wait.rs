@@ -1,9 +1,9 @@
-//! Whether it pays to wait for callers to come back.
+//! Whether it pays to wait for more callers before a group begins.
 //!
-//! Callers that were just answered come back at once, as a rule. A group that sets off with the first of
-//! them makes the others wait for a flush of their own; one that waits a moment for them spares that flush.
-//! Where a flush takes long, it even pays to wait for all who are about: else those that the last group
-//! answered and those that waited meanwhile go by turns, each time with half of what could go together.
+//! As a rule, callers that were just answered come back at once. If a group begins with the first of them, the
+//! others wait for a flush of their own; if it waits a moment, one flush serves all. Where a flush takes long, it
+//! pays to wait for all callers. Else those that the last group answered and those that waited meanwhile
+//! alternate, each time with half of what could go together.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const FEW: usize = 8;
 
 /// What was learnt from the groups so far.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct GroupWait {
     /// How many requests the last group had.
     group: usize,
     /// How many waited while it was worked on.
@@ -30,7 +30,7 @@ pub(crate) struct Patience {
     skips: u32,
 }
 
-impl Patience {
+impl GroupWait {
     /// How many requests to wait for, and how long.
     pub(crate) fn expected(&mut self) -> (usize, Duration) {
         if self.skip > 0 {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn patience_ends_with_callers_that_stay_away() {
-        let mut patience = Patience::default();
+        let mut patience = GroupWait::default();
         assert_eq!(patience.expected().0, 0);
         patience.answers(64, 0);
         assert_eq!(patience.expected(), (56, MOMENT));
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_long_flush_is_worth_waiting_for_all_but_not_for_a_few() {
-        let mut patience = Patience::default();
+        let mut patience = GroupWait::default();
         patience.answers(32, 32);
         assert_eq!(patience.expected(), (28, MOMENT));
         (0..100).for_each(|_| patience.flushed(Duration::from_secs(1)));

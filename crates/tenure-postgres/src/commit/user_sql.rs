@@ -1,9 +1,8 @@
 //! Commits that carry the caller's own SQL, each in a transaction of its own.
 //!
-//! The caller's SQL goes first, while nothing of the store's is locked: it may be slow or wait for
-//! whom it likes, and nobody waits for it who holds the counter. What follows is an ordinary commit
-//! ([`crate::transaction`]) that joins the open transaction. The sessions are kept apart from the
-//! committer's and given back as they came.
+//! The caller's SQL runs first, while the counter is not locked: it may be slow or wait for a lock, and no
+//! other commit waits for it. Then an ordinary commit ([`crate::commit::transaction`]) joins the open
+//! transaction. These commits have sessions of their own, which are cleaned before they are used again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,13 +14,13 @@ use tenure::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::BACKEND;
-use crate::connection::{PLANNING, Role, Session, UNHEARD};
+use crate::commit::committer::Work;
+use crate::commit::known::Known;
+use crate::commit::sql::{self, WHAT};
+use crate::commit::transaction::{Broken, Statements, Transaction, connect};
+use crate::connect::session::{PLANNING, Role, Session, UNHEARD};
 use crate::error::{Failure, commit_unanswered};
-use crate::group::Work;
-use crate::known::Known;
 use crate::shared::{Shared, closed};
-use crate::sql::{self, WHAT};
-use crate::transaction::{Broken, Statements, Transaction, connect};
 
 /// Commits with SQL at the same time.
 const AT_ONCE: u32 = 4;
@@ -31,14 +30,14 @@ const CLEAN: &str = "reset session authorization; reset role; reset all; close a
                      discard temp; select pg_advisory_unlock_all()";
 
 /// The sessions for commits with SQL, opened as they are needed.
-pub(crate) struct Guests {
+pub(crate) struct UserSessions {
     room: Arc<Semaphore>,
-    idle: Mutex<Vec<Guest>>,
+    idle: Mutex<Vec<UserSession>>,
 }
 
 /// A session on which the caller's SQL runs.
-struct Guest {
-    session: Session,
+struct UserSession {
+    open: Session,
     statements: Statements,
     /// Where the store's tables are found, whatever the caller's SQL does to the search path.
     path: String,
@@ -46,7 +45,7 @@ struct Guest {
     mark: String,
 }
 
-impl Guests {
+impl UserSessions {
     pub(crate) fn new() -> Self {
         let room = Arc::new(Semaphore::new(AT_ONCE as usize));
         Self { room, idle: Mutex::default() }
@@ -59,7 +58,7 @@ impl Guests {
         self.idle().clear();
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Guest>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<UserSession>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,52 +77,52 @@ impl Guests {
 /// Runs one commit with its SQL.
 pub(crate) async fn commit(shared: &Arc<Shared>, commit: Commit) -> Result<Committed> {
     let options = &shared.connector.options;
-    let room = shared.guests.room(options.reply_timeout).await?;
-    let guest = begin(shared).await.map_err(|failure| failure.error)?;
+    let room = shared.user_sessions.room(options.reply_timeout).await?;
+    let session = begin(shared).await.map_err(|failure| failure.error)?;
     // Here, in the caller's task: if it is dropped, so is the session, and the server rolls back.
-    let run = sql::run(&guest.session.client, &commit.attachments, options.sql_timeout).await;
+    let run = sql::run(&session.open.client, &commit.attachments, options.sql_timeout).await;
     let home = &shared.connector.home;
     if let Err(stopped) = run {
         let shared = Arc::clone(shared);
-        home.spawn(async move { guest.give_back(&shared, stopped.midway, room).await });
+        home.spawn(async move { session.give_back(&shared, stopped.midway, room).await });
         return Err(stopped.error);
     }
     // At home, because the counter must not be held by a runtime that may be blocked.
-    let finished = home.spawn(finish(Arc::clone(shared), guest, commit, room)).await;
+    let finished = home.spawn(finish(Arc::clone(shared), session, commit, room)).await;
     finished.unwrap_or_else(|_| Err(commit_unanswered("the store stopped while it worked")))
 }
 
 /// A session with an open transaction, in which the caller's SQL can run.
-async fn begin(shared: &Shared) -> Result<Guest, Failure> {
-    let idle = shared.guests.idle().pop();
-    if let Some(mut guest) = idle
-        && !guest.session.client.is_closed()
-        && guest.begin(shared).await.is_ok()
+async fn begin(shared: &Shared) -> Result<UserSession, Failure> {
+    let idle = shared.user_sessions.idle().pop();
+    if let Some(mut session) = idle
+        && !session.open.client.is_closed()
+        && session.begin(shared).await.is_ok()
     {
-        return Ok(guest);
+        return Ok(session);
     }
     // It may have died of old age, unnoticed; a new one tells what is really the matter.
-    let mut guest = Guest::open(shared).await?;
-    guest.begin(shared).await?;
-    Ok(guest)
+    let mut session = UserSession::open(shared).await?;
+    session.begin(shared).await?;
+    Ok(session)
 }
 
 /// The commit proper, once the caller's SQL has run.
 async fn finish(
     shared: Arc<Shared>,
-    guest: Guest,
+    session: UserSession,
     commit: Commit,
     room: OwnedSemaphorePermit,
 ) -> Result<Committed> {
-    guest.resume(&shared).await?;
+    session.resume(&shared).await?;
     let work = Work::Commit(commit);
-    let (client, statements) = (&guest.session.client, &guest.statements);
+    let (client, statements) = (&session.open.client, &session.statements);
     let transaction = Transaction { shared: &shared, client, statements, joins: true, locks: true };
     match transaction.run(&[&work], &mut Known::default()).await {
         Ok(mut outcome) => {
             outcome.tell(&shared.pump);
             let home = Arc::clone(&shared);
-            shared.connector.home.spawn(async move { guest.give_back(&home, false, room).await });
+            shared.connector.home.spawn(async move { session.give_back(&home, false, room).await });
             outcome.answers.pop().unwrap_or_else(|| Err(commit_unanswered("no answer")))
         }
         Err(Broken::Before(failure)) => Err(sql::of_commit(failure)),
@@ -131,14 +130,14 @@ async fn finish(
     }
 }
 
-impl Guest {
+impl UserSession {
     async fn open(shared: &Shared) -> Result<Self, Failure> {
-        let (session, statements) = connect(shared, Role::Guest).await?;
+        let (session, statements) = connect(shared, Role::UserSql).await?;
         let path = "select current_setting('search_path')";
         let path = bounded(shared, session.client.query_one(path, &[])).await?;
         // A temporary table must not be taken for one of the store's.
         let path = format!("{}, pg_temp", path.get::<_, &str>(0));
-        Ok(Self { session, statements, path, mark: String::new() })
+        Ok(Self { open: session, statements, path, mark: String::new() })
     }
 
     /// Opens a transaction with the settings of the connection, not with those of the store.
@@ -148,17 +147,17 @@ impl Guest {
         // Level 0 may not write to `objects`.
         let sql = format!(
             "begin isolation level read committed; reset all; \
-             set local tenure.writer = '0'; set local tenure.guest = '{}'; \
+             set local tenure.writer = '0'; set local tenure.transaction = '{}'; \
              set local statement_timeout = '{limit_ms}ms'; \
              set local idle_in_transaction_session_timeout = '{limit_ms}ms'; set local {UNHEARD}",
             self.mark
         );
-        bounded(shared, self.session.client.batch_execute(&sql)).await
+        bounded(shared, self.open.client.batch_execute(&sql)).await
     }
 
     /// Makes the session the store's again, in the transaction that is still open.
     async fn resume(&self, shared: &Shared) -> Result<()> {
-        let client = &self.session.client;
+        let client = &self.open.client;
         let options = &shared.connector.options;
         let reply_ms = options.reply_timeout.as_millis();
         let settings = format!(
@@ -170,7 +169,7 @@ impl Guest {
              where current_setting('synchronous_commit') = 'off';",
             self.path
         );
-        let mark = client.query_one("select current_setting('tenure.guest', true)", &[]);
+        let mark = client.query_one("select current_setting('tenure.transaction', true)", &[]);
         // A statement of the caller's that failed, unless the closure said so, shows here.
         let both = async {
             let both = try_join(mark, client.batch_execute(&settings)).await;
@@ -187,7 +186,7 @@ impl Guest {
 
     /// Ends whatever is open, and keeps the session for the next.
     async fn give_back(self, shared: &Shared, midway: bool, _room: OwnedSemaphorePermit) {
-        let client = &self.session.client;
+        let client = &self.open.client;
         if midway {
             // The statement that runs holds locks; the session goes with it.
             let cancel = client.cancel_token();
@@ -197,7 +196,7 @@ impl Guest {
         }
         let clean = try_join(client.batch_execute("rollback"), client.batch_execute(CLEAN));
         if bounded(shared, clean).await.is_ok() && shared.check_open().is_ok() {
-            shared.guests.idle().push(self);
+            shared.user_sessions.idle().push(self);
         }
     }
 }

@@ -1,30 +1,30 @@
-//! A group of commits in one exchange, without a transaction around a read.
+//! A group of commits in one exchange with the server.
 //!
-//! As long as nobody else writes to the database, this process knows what is in the rows that it wrote
-//! itself; at others it has a look before, which locks nothing. Then it can decide a group before it asks the server, and send one statement that locks
-//! the counter, has the server confirm everything the decisions were built on, writes, and commits:
+//! As long as nobody else writes, this process knows the rows that it wrote itself; others it reads first,
+//! without a lock. So it can decide a group before it asks the server. It sends one statement that locks the
+//! counter, has the server confirm what the decisions were built on, writes, and commits:
 //!
-//! * the counter row is the very version that this process left, so nobody has drawn a revision,
-//!   corrected the clock or raised the writer level since;
-//! * a row that is replaced is the very version that this process wrote or saw;
-//! * a row that is removed has the revision that is known of it, and its life is not over. That is for
-//!   the server to say: a touch may have changed it since;
-//! * a row that is inserted, or said to be absent, is not there.
+//! * the counter row is the very version that this process left, so nobody has drawn a revision, corrected
+//!   the clock or raised the writer level since;
+//! * a row that is replaced is the very version that this process wrote or read;
+//! * a row that is removed has the revision that is known, and its life is not over. The server judges that,
+//!   since a touch may have changed it;
+//! * a row that is inserted, or said to be absent, is not there, and a new name is not taken.
 //!
-//! If any of it does not hold, nothing happens, and the group goes the ordinary way with fresh rows.
-//! So does every group that is not of the simplest kind: each commit puts or deletes one object, and
-//! may demand that others are absent. It creates the object, or it replaces one that is known and has
-//! no time to live, or it deletes one that is known; it is not refused and changes something.
+//! If any of it does not hold, the statement changes nothing and the group goes the ordinary way. So does
+//! every group that is not of the simplest kind: each commit puts or deletes one object, and may demand that
+//! others are absent. It creates the object, or replaces a known one without a time to live, or deletes a known
+//! one; it is not refused and changes something.
 //!
-//! Nothing is decided by the server's clock but that a life is not over. It comes back with the answer,
-//! so a step of it is noticed, and recorded before the callers are answered.
+//! The server's clock decides only that a life is not over. It comes back with the answer, so a step of it is
+//! noticed, and recorded before the callers are answered.
 //!
-//! A second group can set off before the first is answered, if it is about other objects: it is built
-//! on the counter as the first will leave it. If the first comes to nothing, so does the second.
+//! A second group can be sent before the first is answered, if it is about other objects. It is built on the
+//! counter as the first will leave it, so if the first fails, so does the second.
 
 mod look;
 mod plan;
-mod text;
+mod statement;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,16 +35,16 @@ use tokio_postgres::Row as SqlRow;
 
 pub(crate) use self::look::{Seen, look, look_sql};
 pub(crate) use self::plan::Plan;
-use self::text::{Parameters, WRITTEN_BY, WROTE_AT};
-pub(crate) use self::text::{change_sql, replace_sql};
+use self::statement::{Parameters, WRITTEN_BY, WROTE_AT};
+pub(crate) use self::statement::{change_sql, replace_sql};
+use crate::commit::committer::Job;
+use crate::commit::in_flight::Ready;
+use crate::commit::known::{Known, Left};
+use crate::commit::transaction::Broken;
 use crate::error::{Failure, commit_refused, refused};
-use crate::flight::Ready;
-use crate::group::Job;
-use crate::known::{Known, Left};
 use crate::shared::Shared;
 use crate::tid::Xid;
 use crate::time::Sample;
-use crate::transaction::Broken;
 
 /// A group that was sent the short way, and what became of it.
 pub(crate) struct Landed {

@@ -1,18 +1,18 @@
-//! What this process knows of the tables without asking: the counter row as it left it, and rows as
-//! it wrote them, or saw them.
+//! What this process knows of the tables without asking: the counter row as it left it, and rows that it
+//! wrote or read.
 //!
-//! It is knowledge only as long as nobody else has written the counter row, and only the server can
-//! tell; so it is used for one thing alone, by [`crate::quick`], whose statement has the server
-//! confirm all of it. When the life of a row is over is not known: a touch changes that without a
-//! revision. It belongs to one session and goes with it.
+//! This is true only as long as nobody else has written the counter row, which only the server can tell. So
+//! only [`crate::commit::quick`] uses it, and has the server confirm all of it. Whether a life is over is not known
+//! here, because a touch changes that without a revision. What is known belongs to one session and goes with
+//! it.
 
 use quick_cache::unsync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use tenure::Key;
 use tenure::store::decide::{Change, Row, Step};
 
-use crate::apply::Head;
-use crate::quick::Seen;
+use crate::commit::apply::Head;
+use crate::commit::quick::Seen;
 use crate::tid::Xid;
 
 /// Rows that are kept take so much at most.

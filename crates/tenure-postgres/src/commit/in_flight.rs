@@ -1,8 +1,8 @@
-//! Groups on their way: up to two are sent before the first of them is answered.
+//! Groups that were sent and are not answered yet: up to two at a time.
 //!
-//! While the server works on one group, this process wakes the callers of the other and takes what they
-//! ask for next. The server takes them in order, and each confirms on the server what it is built on,
-//! so the second one of two never applies without the first; see [`crate::quick`].
+//! While the server works on one group, this process wakes the callers of the other and collects their next
+//! requests. The server takes the groups in order, and each confirms what it is built on, so the second never
+//! applies without the first; see [`crate::commit::quick`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::{Error, Key};
 
-use crate::connection::Session;
+use crate::commit::committer::{Committer, Job, leave_in_doubt};
+use crate::commit::quick::{End, Lack, Landed, Plan, Seen, fly, look, plan};
+use crate::commit::transaction::{Broken, Statements, Transaction};
+use crate::connect::session::Session;
 use crate::error::Failure;
-use crate::group::{Committer, Job, leave_in_doubt};
-use crate::quick::{End, Lack, Landed, Plan, Seen, fly, look, plan};
 use crate::tid::Xid;
-use crate::transaction::{Broken, Statements, Transaction};
 
 /// A session that commits.
 pub(crate) struct Ready {

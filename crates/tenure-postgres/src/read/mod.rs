@@ -4,6 +4,8 @@
 //! looked at once more under a lock: a touch or a put that is just being committed may have saved it,
 //! and an object must never seem gone and then be there again.
 
+mod list;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as Guarded, PoisonError};
@@ -15,8 +17,8 @@ use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as SqlRow, Statement};
 
-use crate::apply::Keys;
-use crate::connection::{Connector, Role, Session};
+use crate::commit::apply::Keys;
+use crate::connect::session::{Connector, Role, Session};
 use crate::error::Failure;
 use crate::row::{COLUMNS, decode_joined, unsigned};
 use crate::shared::Shared;

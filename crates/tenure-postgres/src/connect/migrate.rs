@@ -6,12 +6,13 @@ use tenure::store::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::BACKEND;
-use crate::connection::{Connector, Session, quoted};
+use crate::connect::session::{Connector, Session, quoted};
 use crate::error::Failure;
-use crate::listen::{Line, Names};
+use crate::watch::listen::{Listener, Names};
 
 /// Every step of the schema, oldest first; the position is the version before it.
-const STEPS: &[&str] = &[include_str!("sql/001_objects.sql"), include_str!("sql/002_mortal.sql")];
+const STEPS: &[&str] =
+    &[include_str!("../sql/001_objects.sql"), include_str!("../sql/002_mortal.sql")];
 
 /// A table of a million old rows takes a while to adopt.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -23,13 +24,13 @@ pub(crate) struct Opened {
     /// Whether the server flushes to disk at all.
     pub(crate) flushes: bool,
     /// The session that all this was learnt on.
-    pub(crate) line: Line,
+    pub(crate) listener: Listener,
 }
 
 /// Brings the tables up to date if need be, and refuses to go on if this program is too old.
 pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
-    let line = Line::open(connector).await?;
-    let session = &line.session;
+    let listener = Listener::open(connector).await?;
+    let session = &listener.session;
     let work = async {
         let stored = stored_version(session).await?;
         if stored > version() {
@@ -44,7 +45,7 @@ pub(crate) async fn migrate(connector: &Connector) -> Result<Opened> {
     let (names, flushes) = done
         .unwrap_or_else(|_| Err(Failure::timeout("migrating the tables", PATIENCE)))
         .map_err(|failure| failure.error)?;
-    Ok(Opened { names, flushes, line })
+    Ok(Opened { names, flushes, listener })
 }
 
 fn version() -> i32 {

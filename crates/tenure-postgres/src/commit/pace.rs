@@ -1,8 +1,8 @@
-//! Whether the callers that wait go as one group or as two, one behind the other.
+//! Whether the callers that wait become one group or two, sent one behind the other.
 //!
-//! Two groups keep server and callers busy at the same time, but each costs a statement and a flush
-//! of its own: with a quick disk that is worth it, with a slow one it is not. Nobody can know, so both
-//! are tried: after so many spells of the one, a spell of the other, and the better one stays.
+//! Two groups keep the server and the callers busy at the same time, but each costs a statement and a flush of
+//! its own. A fast disk makes that worth it, a slow one does not. So both are measured: after several
+//! intervals of the better way comes one of the other, and the better one stays.
 
 use std::time::Duration;
 

@@ -1,16 +1,17 @@
-//! The feed of those who watch in this process, and the end of what it was given.
+//! The feed for the watchers of this process, and the last group that it was given.
 //!
-//! Revisions can go back: a standby may be promoted that had not heard of the last commits, and a backup
-//! may be put back. What is drawn again is drawn at another instant, and that gives it away. So every read
-//! of history also looks for what was told last; and a commit of this process is told without a read only
-//! if no session for commits was opened since the last one, because that may be on another server.
+//! Revisions can go back: a standby that had not received the last commits may be promoted, or a backup may
+//! be restored. A revision that is drawn again is drawn at another time, which shows the difference. So every
+//! read of history also looks for the last group that was told. A commit of this process is told without a
+//! read only if no session for commits was opened since the last one, because a new one may be connected to
+//! another server.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure::store::decide::Step;
 use tenure::store::{Feed, FeedLimits};
 
-use crate::history::Found;
+use crate::watch::history::Found;
 
 /// The last group of commits that watchers were told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Told {
 }
 
 /// See above.
-pub(crate) struct Outlet {
+pub(crate) struct LocalFeed {
     pub(crate) feed: Arc<Feed>,
     end: Mutex<End>,
 }
@@ -53,7 +54,7 @@ struct End {
     sessions: u64,
 }
 
-impl Outlet {
+impl LocalFeed {
     /// Everything up to this revision is history.
     pub(crate) fn new(revision: u64, sessions: u64) -> Self {
         let feed = Arc::new(Feed::new(revision, FeedLimits::default()));

@@ -1,8 +1,8 @@
-//! A call with thousands of touches, spread over the sessions that touch.
+//! A call with thousands of touches, split into shares for the sessions that touch.
 //!
-//! Touches of different objects do not depend on each other, so they need not share a transaction:
-//! several sessions use several cores of the server, and the shares of one session follow each other
-//! closely. Small transactions also leave room on the pages for the row versions of the next.
+//! Touches of different objects do not depend on each other, so they need not share a transaction. Several
+//! sessions use several cores of the server. Small transactions also leave room on the pages for the next
+//! versions of the rows.
 
 use futures::future::join_all;
 use tenure::store::{Touch, Touched};

@@ -10,6 +10,8 @@
 //! page. A touch and a commit settle who was first by the row's lock, which both take in the order of
 //! the keys.
 
+pub(crate) mod shares;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +24,10 @@ use tenure::{Error, Labels, Object, Result};
 use tokio_postgres::{Row as SqlRow, Statement};
 
 use crate::BACKEND;
-use crate::connection::{Role, Session};
+use crate::commit::committer::Work;
+use crate::connect::session::{Role, Session};
 use crate::error::{Failure, commit_refused, commit_unanswered, refused};
 use crate::gather::{Course, gather};
-use crate::group::Work;
 use crate::row::{signed, unsigned};
 use crate::shared::Shared;
 use crate::tid::Tid;

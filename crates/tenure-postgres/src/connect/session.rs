@@ -11,8 +11,8 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{AsyncMessage, Client, Config, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::connect::tls::{Settings, Tls};
 use crate::error::{Failure, connecting};
-use crate::tls::{Settings, Tls};
 use crate::{BACKEND, Options};
 use tenure::store::home::Home;
 
@@ -21,8 +21,8 @@ use tenure::store::home::Home;
 pub(crate) enum Role {
     /// Holds the commit lock for a moment.
     Commit,
-    /// Runs the caller's SQL first, then commits.
-    Guest,
+    /// Runs the caller's SQL, then commits.
+    UserSql,
     /// Locks the rows it touches.
     Touch,
     /// Reads only.
@@ -37,7 +37,7 @@ impl Role {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Commit => "tenure commit",
-            Self::Guest => "tenure guest",
+            Self::UserSql => "tenure sql",
             Self::Touch => "tenure touch",
             Self::Read => "tenure read",
             Self::Listen => "tenure listen",
@@ -159,8 +159,8 @@ impl Connector {
                 "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; \
                  set tcp_keepalives_count = 3;",
             ),
-            // A guest's settings are made anew for each transaction.
-            Role::Guest => {}
+            // Its settings are made anew for each transaction.
+            Role::UserSql => {}
         }
         sql
     }

@@ -27,7 +27,7 @@ use tenure::{Error, Result};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::address::take_parameters;
+use crate::connect::address::take_parameters;
 
 /// What is checked about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,14 @@
-//! The first look at the clock, of a process that has just connected.
+//! The first look at the server's clock, by a process that has just connected.
 //!
-//! It remembers nothing, so it cannot tell a clock that was stepped a moment ago from one that was
-//! not. Others can: every process that is connected knows what time it should be by its own steady
-//! clock. So it asks them, by a notification, to look at the server's clock and to put the record
-//! right, and waits until one of them has done so. The instant of that look lies between two of its
-//! own, and its own steady clock tells that the server's was not stepped between those.
+//! Such a process cannot tell whether the clock was stepped a moment ago. Processes that are already
+//! connected can, because each compares the server's clock with its own steady one. So the new process
+//! asks them, by a notification, to look at the clock and to correct the record, and waits for one answer.
+//! It looks at the clock before and after, and by its own steady clock knows whether the server's was
+//! stepped in between.
 //!
-//! Where nobody else is connected, there is nobody to ask, and the record counts. A server that has just
-//! started is given a moment first, in which those who were connected come back. Those who are there
-//! and do not answer, because they are frozen or their machine is gone, are waited for a few seconds
-//! at most. [`crate::listen`] is the other side.
+//! If no other process is connected, the record counts as it is. A server that has just started is given a
+//! moment first, so that processes which lost their connection can come back. Processes that are frozen or
+//! gone do not answer and are waited for a few seconds at most. [`crate::watch::listen`] answers.
 
 use std::time::Duration;
 
@@ -17,10 +16,10 @@ use tenure::Result;
 use tenure::clock::{Clock as _, SystemClock};
 use tokio_postgres::types::Type;
 
-use crate::connection::quoted;
+use crate::connect::session::quoted;
 use crate::error::Failure;
-use crate::listen::{Line, Names};
 use crate::time::{Glance, Sample, Timekeeper, WALL_MS, went_steadily};
+use crate::watch::listen::{Listener, Names};
 
 /// So old a server is that all who were connected before it started are back.
 const BACK_AFTER_MS: i64 = 1_500;
@@ -47,38 +46,38 @@ struct Look {
 
 /// Learns the store's time, so that no step of the server's clock until now matters.
 pub(crate) async fn agree(
-    line: &mut Line,
+    listener: &mut Listener,
     names: &Names,
     time: &Timekeeper,
     patience: Duration,
 ) -> Result<()> {
-    let agreed = tokio::time::timeout(patience + BOUND, settle(line, names, time)).await;
+    let agreed = tokio::time::timeout(patience + BOUND, settle(listener, names, time)).await;
     agreed
         .unwrap_or_else(|_| Err(Failure::timeout("the first look at the clock", patience)))
         .map_err(|failure| failure.error)
 }
 
-async fn settle(line: &mut Line, names: &Names, time: &Timekeeper) -> Result<(), Failure> {
+async fn settle(listener: &mut Listener, names: &Names, time: &Timekeeper) -> Result<(), Failure> {
     let begun = SystemClock.uptime();
-    let mut before = look(line, names, time).await?;
+    let mut before = look(listener, names, time).await?;
     while before.may_find_more() && SystemClock.uptime().saturating_sub(begun) < BOUND {
         time.sleep(SHORTEST * 5).await;
-        before = look(line, names, time).await?;
+        before = look(listener, names, time).await?;
     }
     if before.others.is_empty() {
         time.learn(before.sent, before.received, before.sample);
         return Ok(());
     }
-    let answers = names.answers_to(line.pid);
-    line.session.client.batch_execute(&format!("listen {}", quoted(&answers))).await?;
+    let answers = names.answers_to(listener.pid);
+    listener.session.client.batch_execute(&format!("listen {}", quoted(&answers))).await?;
     let begun = SystemClock.uptime();
     let mut wait = SHORTEST;
     // Answers to a question of before a step say nothing about the time after it.
     let mut question = 1_u32;
-    ask(line, names, question, &first_asked(&before.others, line.pid)).await?;
+    ask(listener, names, question, &first_asked(&before.others, listener.pid)).await?;
     let after = loop {
-        let answered = heard(line, &answers, question, wait).await;
-        let after = look(line, names, time).await?;
+        let answered = heard(listener, &answers, question, wait).await;
+        let after = look(listener, names, time).await?;
         let steadily = went_steadily(before.glance(), after.glance());
         if after.others.is_empty() || (answered && steadily) {
             break after;
@@ -96,12 +95,12 @@ async fn settle(line: &mut Line, names: &Names, time: &Timekeeper) -> Result<(),
             (before, question) = (after, question + 1);
         }
         if stepped || waited >= ASK_ALL_AFTER {
-            ask(line, names, question, "*").await?;
+            ask(listener, names, question, "*").await?;
         }
         wait = (wait * 2).min(LONGEST);
     };
     time.learn(after.sent, after.received, after.sample);
-    line.session.client.batch_execute(&format!("unlisten {}", quoted(&answers))).await?;
+    listener.session.client.batch_execute(&format!("unlisten {}", quoted(&answers))).await?;
     Ok(())
 }
 
@@ -118,7 +117,7 @@ impl Look {
     }
 }
 
-async fn look(line: &Line, names: &Names, time: &Timekeeper) -> Result<Look, Failure> {
+async fn look(listener: &Listener, names: &Names, time: &Timekeeper) -> Result<Look, Failure> {
     // Everybody may see the names of sessions, whoever they belong to.
     let sql = format!(
         "select array(select pid from pg_catalog.pg_stat_activity \
@@ -128,7 +127,8 @@ async fn look(line: &Line, names: &Names, time: &Timekeeper) -> Result<Look, Fai
          floor(date_part('epoch', pg_postmaster_start_time()) * 1000)::bigint from tenure_meta"
     );
     let sent = time.uptime();
-    let row = line.session.client.query_typed_one(&sql, &[(&names.presence, Type::TEXT)]).await?;
+    let row =
+        listener.session.client.query_typed_one(&sql, &[(&names.presence, Type::TEXT)]).await?;
     let received = time.uptime();
     let sample = Sample { wall_ms: row.get(1), offset_ms: row.get(2), last_ms: row.get(3) };
     let up_ms = sample.wall_ms - row.get::<_, i64>(4);
@@ -142,18 +142,23 @@ fn first_asked(others: &[i32], own: i32) -> String {
     asked.map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-async fn ask(line: &Line, names: &Names, question: u32, asked: &str) -> Result<(), Failure> {
+async fn ask(
+    listener: &Listener,
+    names: &Names,
+    question: u32,
+    asked: &str,
+) -> Result<(), Failure> {
     let payload = format!("{question} {asked}");
     let parameters = [(&names.clock as _, Type::TEXT), (&payload as _, Type::TEXT)];
-    line.session.client.query_typed("select pg_notify($1, $2)", &parameters).await?;
+    listener.session.client.query_typed("select pg_notify($1, $2)", &parameters).await?;
     Ok(())
 }
 
 /// Whether an answer to this question came in time.
-async fn heard(line: &mut Line, answers: &str, question: u32, within: Duration) -> bool {
+async fn heard(listener: &mut Listener, answers: &str, question: u32, within: Duration) -> bool {
     let question = question.to_string();
     let hearing = async {
-        while let Some(heard) = line.notifications.recv().await {
+        while let Some(heard) = listener.notifications.recv().await {
             if heard.channel() == answers && heard.payload() == question {
                 return true;
             }

@@ -13,7 +13,7 @@ use crate::known::Known;
 use crate::queue::MOST;
 
 /// What the writer does between `BEGIN` and `COMMIT`.
-pub(crate) struct Turn<'w> {
+pub(crate) struct Transaction<'w> {
     pub(crate) conn: &'w Connection,
     pub(crate) guard: &'w Guard,
     pub(crate) known: &'w mut Known,
@@ -25,7 +25,7 @@ pub(crate) struct Turn<'w> {
     bytes: usize,
 }
 
-impl View for Turn<'_> {
+impl View for Transaction<'_> {
     fn row(&mut self, key: &Key) -> Result<Option<Row>> {
         if let Some(row) = self.known.get(key) {
             return Ok(row);
@@ -40,7 +40,7 @@ impl View for Turn<'_> {
     }
 }
 
-impl<'w> Turn<'w> {
+impl<'w> Transaction<'w> {
     /// Inside a transaction that has begun.
     pub(crate) fn new(
         conn: &'w Connection,
@@ -63,7 +63,7 @@ impl<'w> Turn<'w> {
         self.steps.last().map_or(self.begun_at, |step| step.revision)
     }
 
-    /// Changes the rows. What is done is kept only with [`Turn::keep`].
+    /// Changes the rows. What is done is kept only with [`Transaction::keep`].
     pub(crate) fn apply(&mut self, decision: &Decision) -> Result<()> {
         for step in &decision.steps {
             self.step(step)?;

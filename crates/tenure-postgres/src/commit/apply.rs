@@ -8,7 +8,7 @@ use tenure::store::Cause;
 use tenure::store::decide::{Change, Row, Step};
 use tokio_postgres::types::ToSql;
 
-use crate::overlay::{Fate, Overlay};
+use crate::commit::overlay::{Fate, Overlay};
 use crate::row::{labels_text, signed, ttl_ms};
 use crate::tid::Tid;
 
