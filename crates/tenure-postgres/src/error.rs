@@ -7,6 +7,7 @@ use tenure::Error;
 use tokio_postgres::error::SqlState;
 
 use crate::BACKEND;
+use crate::commit::apply::CHANGED;
 
 /// An exchange that failed.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl From<tokio_postgres::Error> for Failure {
         let transient = matches!(class, "08" | "40" | "57")
             || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT;
         let blames_request = matches!(class, "22" | "23" | "54");
-        let moved = *code == SqlState::DIVISION_BY_ZERO;
+        let moved = db.message().contains(CHANGED);
         Self { error: meaning(db), transient, blames_request, moved }
     }
 }

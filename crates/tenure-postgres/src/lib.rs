@@ -17,71 +17,53 @@
 //!
 //! A commit can run SQL of your own in its transaction: see [`sql()`].
 //!
-//! The way of a commit: [`PostgresStore`] → `queue` → `group` → `transaction` (lock, load, decide,
-//! write, commit) → `pump` tells the watchers. A group of simple puts whose rows are `known` goes by
-//! `flight` and `quick` instead of `transaction`. A commit that carries SQL goes by `guest` instead of `queue` and
-//! `group`.
+//! The way of a commit: [`PostgresStore`] → a [`GroupQueue`] → `commit` → `watch` tells the watchers.
+//! Touches have a queue of their own (`touch`), and reads need none (`read`).
 
-mod apply;
-mod concerned;
-mod connection;
+mod commit;
+mod connect;
 mod error;
-mod flight;
-mod group;
-mod guest;
-mod history;
-mod known;
-mod list;
-mod listen;
-mod migrate;
-mod newcomer;
+mod gather;
 mod options;
-mod outlet;
-mod overlay;
-mod pace;
-mod pump;
-mod queue;
-mod quick;
 mod read;
 mod row;
 mod shared;
-mod spread;
-mod sql;
 mod sweep;
 mod tid;
 mod time;
-mod tls;
 mod touch;
-mod transaction;
+mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::backend::Backend;
+use tenure::backend::group_queue::GroupQueue;
 use tenure::store::{
     Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
     Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Key, Limits, Object, Result};
-use tokio::sync::watch;
+use tokio::sync::watch as signal;
 use tokio::task::JoinHandle;
 
+pub use commit::sql::{SqlError, SqlFuture, sql};
 pub use options::Options;
-pub use sql::{SqlError, SqlFuture, sql};
 /// The very driver that the store uses, for the closures of [`sql()`].
 pub use tokio_postgres;
 
-use connection::Connector;
-use group::{Committer, Work};
-use guest::Guests;
-use pump::Pump;
-use queue::Queue;
+use commit::committer::{Committer, Work};
+use commit::user_sql::{self, UserSessions};
+use connect::session::Connector;
+use connect::{first_clock, migrate};
 use read::Readers;
 use shared::Shared;
 use sweep::Sweeper;
 use time::Timekeeper;
-use touch::Toucher;
+use touch::{Toucher, shares};
+use watch::listen;
+use watch::pump::{self, Pump};
 
 /// The name in errors and capabilities.
 const BACKEND: &str = "postgres";
@@ -121,7 +103,7 @@ impl PostgresStore {
         // The first look at the clock: from here on, steps of it are noticed.
         let time = Timekeeper::new(Arc::clone(&options.clock));
         let patience = options.reply_timeout;
-        newcomer::agree(&mut opened.line, &opened.names, &time, patience).await?;
+        first_clock::agree(&mut opened.listener, &opened.names, &time, patience).await?;
         let mut capabilities = capabilities();
         capabilities.history = Some(options.history);
         if !opened.flushes {
@@ -132,15 +114,15 @@ impl PostgresStore {
             time,
             readers: Readers::new(options.read_connections),
             names: opened.names,
-            commits: Queue::new(),
-            touches: Queue::new(),
-            guests: Guests::new(),
+            commits: GroupQueue::new(BACKEND),
+            touches: GroupQueue::new(BACKEND),
+            user_sessions: UserSessions::new(),
             pump: Pump::default(),
-            stopping: watch::channel(false).0,
+            stopping: signal::channel(false).0,
             connector,
         });
         let mut workers = vec![
-            shared.connector.home.spawn(listen::run(Arc::clone(&shared), opened.line)),
+            shared.connector.home.spawn(listen::run(Arc::clone(&shared), opened.listener)),
             shared.connector.home.spawn(Sweeper::new(Arc::clone(&shared)).run()),
             // One is best: a second one splits the groups, and the server's lock passes between them.
             shared.connector.home.spawn(Committer::new(Arc::clone(&shared)).run()),
@@ -212,7 +194,7 @@ impl Backend for PostgresStore {
 
     async fn commit(&self, commit: Commit) -> Result<Committed> {
         if !commit.attachments.is_empty() {
-            return guest::commit(&self.handle.shared, commit).await;
+            return user_sql::commit(&self.handle.shared, commit).await;
         }
         let bytes = commit.size();
         self.handle.shared.commits.ask(Work::Commit(commit), bytes).await?
@@ -222,7 +204,7 @@ impl Backend for PostgresStore {
         if touches.is_empty() {
             return Ok(Vec::new());
         }
-        spread::touch(&self.handle.shared, touches).await
+        shares::touch(&self.handle.shared, touches).await
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
@@ -235,7 +217,7 @@ impl Backend for PostgresStore {
         let shared = &self.handle.shared;
         shared.commits.close();
         shared.touches.close();
-        shared.guests.close().await;
+        shared.user_sessions.close().await;
         shared.stopping.send_replace(true);
         let workers = std::mem::take(
             &mut *self.handle.workers.lock().unwrap_or_else(PoisonError::into_inner),

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use crate::BACKEND;
 
-/// The columns of an object, in the order that [`decode`] and [`crate::apply`] know. `o` is the table.
+/// The columns of an object, in the order that [`decode`] and [`crate::commit::apply`] know. `o` is the table.
 pub(crate) const COLUMNS: &str = "o.object_type, o.id, o.name, o.payload, o.labels, \
      o.created_at_ms, o.updated_at_ms, o.resource_version, o.revision, o.created_revision, \
      o.token, o.ttl_ms, o.expires_at_ms";

@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
+use tenure::backend::group_queue::GroupQueue;
 use tenure::store::Committed;
 use tenure::{Error, Result};
 use tokio::sync::watch;
 
 use crate::BACKEND;
-use crate::connection::Connector;
-use crate::group::Work;
-use crate::guest::Guests;
-use crate::listen::Names;
-use crate::pump::Pump;
-use crate::queue::Queue;
+use crate::commit::committer::Work;
+use crate::commit::user_sql::UserSessions;
+use crate::connect::session::Connector;
 use crate::read::Readers;
 use crate::time::Timekeeper;
 use crate::touch::TouchQueue;
+use crate::watch::listen::Names;
+use crate::watch::pump::Pump;
 
 pub(crate) struct Shared {
     pub(crate) connector: Arc<Connector>,
     /// What listening sessions of this schema are called, and what they listen to.
     pub(crate) names: Names,
     pub(crate) time: Timekeeper,
-    pub(crate) commits: Queue<Work, Result<Committed>>,
+    pub(crate) commits: GroupQueue<Work, Result<Committed>>,
     pub(crate) touches: TouchQueue,
-    pub(crate) guests: Guests,
+    pub(crate) user_sessions: UserSessions,
     pub(crate) readers: Readers,
     pub(crate) pump: Pump,
     /// True once background work should end.

@@ -1,8 +1,8 @@
 //! Tidying up: expired objects become deletes that watchers hear of, and old history goes.
 //!
-//! `tenure_meta.next_expiry_ms` is a lower bound on every expiry, kept by whoever writes objects. So
-//! this task looks at one row a second, and only when something is due does one process claim the
-//! sweep and look through the mortal objects. Several processes at it are harmless.
+//! `tenure_meta.next_expiry_ms` is a lower bound of every expiry, which everyone who writes an object keeps. So
+//! this task reads one row a second. Only when something is due, one process claims the sweep and looks
+//! through the objects with a time to live. Several processes at it are harmless.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tenure::random::{SystemRandom, below};
 use tenure::{Error, Key, Result};
 use tokio_postgres::types::ToSql;
 
-use crate::connection::{Role, Session};
+use crate::commit::committer::Work;
+use crate::connect::session::{Role, Session};
 use crate::error::Failure;
-use crate::group::Work;
 use crate::read::Meta;
 use crate::row::signed;
 use crate::shared::Shared;

@@ -8,7 +8,7 @@
 //! server's clock was stepped. Then the nearer bound counts, and the offset is corrected under the
 //! commit lock for everybody.
 //!
-//! A process without a memory (it just connected) asks the others first, see [`crate::newcomer`], and
+//! A process without a memory (it just connected) asks the others first, see [`crate::connect::first_clock`], and
 //! then trusts the offset. Nobody's time goes below the latest instant that a commit recorded, so all
 //! processes agree in the end, and always on the later time.
 

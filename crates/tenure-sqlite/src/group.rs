@@ -1,10 +1,9 @@
 //! One transaction for all that waits, in which each request has an outcome of its own.
 //!
-//! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with SQL of the
-//! caller's runs in a savepoint and is rolled back alone if that SQL fails. Only where SQLite gives
-//! up the whole transaction over it, that commit is answered and the others start over. So they do where
-//! somebody else's index or trigger on `objects` refuses a write. What does not fit into one transaction,
-//! as when many large objects are deleted, goes into the next.
+//! Deciding changes nothing, so a refused commit leaves nothing behind. A commit with the caller's SQL runs in a
+//! savepoint and is rolled back alone if that SQL fails. If SQLite gives up the whole transaction over it, or
+//! somebody else's index or trigger on `objects` refuses a write, that commit is answered and the others start
+//! over. What does not fit into one transaction, such as the deletion of many large objects, goes into the next.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,10 +14,9 @@ use tenure::store::{Commit, Committed};
 
 use crate::error::definite;
 use crate::guard::SAVEPOINT;
-use crate::line::Taking;
-use crate::queue::{Queued, Request};
+use crate::queue::{Job, Outcome, Request, Requests};
 use crate::sql;
-use crate::turn::Turn;
+use crate::transaction::Transaction;
 use crate::writer::Writer;
 
 /// Once callers' SQL has taken so long, the group is flushed and the rest of it waits for the next.
@@ -26,19 +24,19 @@ const SQL_TURN: Duration = Duration::from_millis(50);
 
 impl Writer {
     /// Answers everything in the group, in one transaction if it can be.
-    pub(crate) fn group(&mut self, group: Vec<Queued>, requests: &Taking<Queued>) {
+    pub(crate) fn group(&mut self, group: Vec<Job>, requests: &Requests) {
         let mut waiting = VecDeque::from(group);
         let mut one_by_one = false;
         while !waiting.is_empty() {
             let mut reached = 0usize;
-            let result = self.transact(|turn| {
-                let begun = turn.guard.uptime();
-                for queued in &mut waiting {
+            let result = self.transact(|transaction| {
+                let begun = transaction.guard.uptime();
+                for job in &mut waiting {
                     reached += 1;
-                    let has_sql = queued.request.has_sql();
-                    turn.one(queued)?;
-                    let long = has_sql && turn.guard.uptime() >= begun + SQL_TURN;
-                    if one_by_one || long || turn.is_full() {
+                    let has_sql = job.request().has_sql();
+                    transaction.one(job)?;
+                    let long = has_sql && transaction.guard.uptime() >= begun + SQL_TURN;
+                    if one_by_one || long || transaction.is_full() {
                         break;
                     }
                 }
@@ -48,54 +46,54 @@ impl Writer {
             match result {
                 Ok(()) => {
                     let others = waiting.len() - reached + requests.len();
-                    self.patience.answers(reached, others);
-                    waiting.drain(..reached).for_each(|queued| queued.request.answer(None));
+                    self.group_wait.answers(reached, others);
+                    waiting.drain(..reached).for_each(|job| job.answer(None));
                 }
                 // A request broke the transaction and has its answer; nothing was applied, so the
                 // others start over without it. Each turn takes one away.
-                Err(_) if waiting.get(last).is_some_and(|queued| queued.broke) => {
-                    waiting.remove(last).into_iter().for_each(|queued| queued.request.answer(None));
+                Err(_) if waiting.get(last).is_some_and(|job| job.broke) => {
+                    waiting.remove(last).into_iter().for_each(|job| job.answer(None));
                 }
                 // A constraint that is looked at only when all is committed: whose is it?
                 Err(error) if error.is_refusal() && reached > 1 => one_by_one = true,
                 Err(error) => {
                     let concerned = if error.is_refusal() { reached.max(1) } else { waiting.len() };
                     let concerned = waiting.drain(..concerned);
-                    concerned.for_each(|queued| queued.request.answer(Some(&error)));
+                    concerned.for_each(|job| job.answer(Some(&error)));
                 }
             }
         }
     }
 }
 
-impl Turn<'_> {
+impl Transaction<'_> {
     /// Decides and applies one request. An error is the transaction's: if the request is to blame
     /// and has its answer, it says so.
-    fn one(&mut self, queued: &mut Queued) -> Result<()> {
-        match &mut queued.request {
-            Request::Commit { commit, answer, .. } => {
+    fn one(&mut self, job: &mut Job) -> Result<()> {
+        match job.request() {
+            Request::Commit(commit) => {
+                let has_sql = !commit.attachments.is_empty();
                 let outcome = match self.commit(commit) {
                     // Half of it may be there, so the transaction goes, and the others start over.
                     Err(error) if error.is_refusal() => {
-                        queued.broke = true;
-                        *answer = Some(Err(error.clone()));
+                        job.broke = true;
+                        job.outcome = Some(Err(error.clone()));
                         return Err(error);
                     }
                     outcome => outcome?,
                 };
                 // Deciding changes nothing and SQL is rolled back, so what fails there fails alone,
                 // unless SQLite gave up the transaction over it.
-                queued.broke = self.conn.is_autocommit() && !commit.attachments.is_empty();
+                job.broke = self.conn.is_autocommit() && has_sql;
                 let lost = outcome.as_ref().err().filter(|_| self.conn.is_autocommit()).cloned();
-                *answer = Some(outcome);
+                job.outcome = Some(outcome.map(Outcome::Committed));
                 lost.map_or(Ok(()), Err)
             }
-            Request::Touch { touches, answer, .. } => {
+            Request::Touch(touches) => {
                 let touched = touches.iter().map(|touch| self.touch(touch));
-                *answer = Some(Ok(touched.collect::<Result<Vec<_>>>()?));
+                job.outcome = Some(Ok(Outcome::Touched(touched.collect::<Result<Vec<_>>>()?)));
                 Ok(())
             }
-            Request::Look | Request::Close(_) => Ok(()),
         }
     }
 

@@ -1,8 +1,8 @@
 //! What keeps the caller's SQL inside its commit.
 //!
-//! Callbacks on the write connection, idle until a closure of the caller's runs. Then they refuse
-//! what would end the transaction, outlive it or bypass the store's rules, and stop what takes too
-//! long. They protect from mistakes: whoever writes the closure could open the file as well.
+//! These are callbacks on the writer's connection, idle until a closure of the caller's runs. Then they refuse
+//! what would end the transaction, outlive it or bypass the store's rules, and stop what takes too long. They
+//! protect from mistakes, not from intent: the closure's author could open the file as well.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -194,7 +194,7 @@ fn read(conn: &Connection, after: u64, limit: usize) -> rusqlite::Result<Vec<Arc
 /// How much history is kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Older than this instant may go.
+    /// OldTable than this instant may go.
     pub(crate) before_ms: i64,
     /// Beyond so many revisions may go, too.
     pub(crate) revisions: u64,

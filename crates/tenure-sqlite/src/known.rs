@@ -1,9 +1,10 @@
-//! Rows that the writer has seen or written, so that it need not ask for them again.
+//! Rows that the writer has read or written, so that it need not ask for them again.
 //!
-//! True for as long as nobody else writes to the file, which SQLite tells at the start of every
-//! transaction. Bounded: what does not fit any more makes it start over.
+//! They are true for as long as nobody else writes to the file, which SQLite tells at the start of every
+//! transaction. Their number is bounded by what they weigh.
 
-use foldhash::HashMap;
+use quick_cache::unsync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use rusqlite::Connection;
 use tenure::backend::decide::Row;
 use tenure::{Key, Object};
@@ -14,13 +15,35 @@ const BYTES: usize = 8 * 1024 * 1024;
 const ROW_BYTES: usize = 16 * 1024;
 /// What an entry costs beside its texts, about.
 const ENTRY_BYTES: usize = 256;
+/// The share of the room for rows that were used more than once. The rest is for the latest.
+const USED_AGAIN: f64 = 0.5;
 
 /// What is known of the rows, absent ones included.
-#[derive(Default)]
 pub(crate) struct Known {
-    rows: HashMap<Key, Option<Row>>,
-    bytes: usize,
+    rows: Cache<Key, Option<Row>, Bytes>,
     data_version: Option<i64>,
+}
+
+/// What a row weighs.
+struct Bytes;
+
+impl Weighter<Key, Option<Row>> for Bytes {
+    fn weight(&self, key: &Key, row: &Option<Row>) -> u64 {
+        size(key, row.as_ref()) as u64
+    }
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let options = OptionsBuilder::new()
+            .weight_capacity(BYTES as u64)
+            .estimated_items_capacity(BYTES / ENTRY_BYTES)
+            .hot_allocation(USED_AGAIN)
+            .build()
+            .expect("both capacities are given");
+        let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        Self { rows: Cache::with_options(options, Bytes, hasher, lifecycle), data_version: None }
+    }
 }
 
 impl Known {
@@ -41,7 +64,6 @@ impl Known {
     /// file as if it were new, so that what refused it once refuses it again.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
-        self.bytes = 0;
         self.data_version = None;
     }
 
@@ -52,35 +74,19 @@ impl Known {
 
     /// This is how the row is now.
     pub(crate) fn set(&mut self, key: &Key, row: Option<Row>) {
-        if row.as_ref().is_some_and(|row| !fits(&row.object)) {
-            self.forget(key);
-            return;
-        }
-        self.bytes += size(key, row.as_ref());
-        match self.rows.get_mut(key) {
-            Some(known) => {
-                self.bytes -= size(key, known.as_ref());
-                *known = row;
-            }
-            None => {
-                self.rows.insert(key.clone(), row);
-            }
-        }
-        if self.bytes > BYTES {
-            self.clear();
+        if row.as_ref().is_none_or(|row| fits(&row.object)) {
+            self.rows.insert(key.clone(), row);
+        } else {
+            self.rows.remove(key);
         }
     }
 
     /// A life was prolonged.
     pub(crate) fn extend(&mut self, key: &Key, expires_at_ms: i64) {
-        if let Some(Some(row)) = self.rows.get_mut(key) {
+        if let Some(mut known) = self.rows.peek_mut(key)
+            && let Some(row) = &mut *known
+        {
             row.expires_at_ms = Some(expires_at_ms);
-        }
-    }
-
-    fn forget(&mut self, key: &Key) {
-        if let Some(known) = self.rows.remove(key) {
-            self.bytes -= size(key, known.as_ref());
         }
     }
 }

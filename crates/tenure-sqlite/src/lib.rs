@@ -23,23 +23,22 @@
 //! ```
 
 mod apply;
-mod doorway;
 mod error;
+mod fair_lock;
 mod group;
+mod group_wait;
 mod guard;
 mod history;
 mod known;
-mod line;
-mod older;
+mod old_table;
 mod options;
-mod patience;
 mod pump;
 mod queue;
 mod read;
 mod rows;
 mod schema;
 mod sql;
-mod turn;
+mod transaction;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -140,7 +139,8 @@ impl SqliteStore {
             pump.catch_up()?;
             return Ok(Arc::clone(feed));
         }
-        let head = self.readers.run_blocking(|conn, _| turn::revision(conn).map_err(definite))?;
+        let head =
+            self.readers.run_blocking(|conn, _| transaction::revision(conn).map_err(definite))?;
         let feed = self.feed.get_or_init(|| Arc::new(Feed::new(head, FeedLimits::default())));
         let (readers, writer) = (Arc::clone(&self.readers), Arc::clone(&self.writer));
         let (feed_too, log) = (Arc::clone(feed), self.log.clone());

@@ -16,7 +16,7 @@ use crate::error::BACKEND;
 use crate::history::batches_after;
 use crate::queue::WriterHandle;
 use crate::read::Readers;
-use crate::turn::revision;
+use crate::transaction::revision;
 
 /// Batches read at a time.
 const CHUNK: usize = 1_024;
@@ -27,7 +27,7 @@ pub(crate) struct Pump {
     feed: Arc<Feed>,
     writer: Arc<WriterHandle>,
     /// One at a time: two would read the same events twice for nothing.
-    turn: Mutex<()>,
+    catching_up: Mutex<()>,
 }
 
 impl Pump {
@@ -39,7 +39,7 @@ impl Pump {
         log: PathBuf,
         poll_every: Duration,
     ) -> Result<(Arc<Self>, FileWatcher)> {
-        let pump = Arc::new(Self { readers, feed, writer, turn: Mutex::new(()) });
+        let pump = Arc::new(Self { readers, feed, writer, catching_up: Mutex::new(()) });
         let follower = Arc::clone(&pump);
         let watcher = FileWatcher::new(&[log], poll_every, move || {
             if let Err(error) = follower.catch_up() {
@@ -54,7 +54,7 @@ impl Pump {
 
     /// Publishes everything beyond the feed's head.
     pub(crate) fn catch_up(&self) -> Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.catching_up.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let after = self.feed.head();
             let read = self.readers.run_blocking(|conn, _| {

@@ -1,142 +1,144 @@
-//! The way to the writer thread: a queue bounded by bytes, and what a caller may ask for through it.
+//! The way to the writer thread, and what a caller may ask for through it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::backend::group_queue::{GroupQueue, Most, Queued};
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::store::{Commit, Committed, Touch, Touched};
 use tenure::{Error, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::watch;
 
 use crate::error::BACKEND;
-use crate::line::{Gone, Joining, Taking, line};
-use crate::patience::{MOMENT, Patience};
+use crate::group_wait::{GroupWait, MOMENT};
 
-/// Bounds of one group: large enough to spread the cost of the flush, small enough to answer soon.
-const GROUP_REQUESTS: usize = 1_024;
-pub(crate) const GROUP_BYTES: usize = 8 * 1024 * 1024;
+/// One group: large enough to spread the cost of the flush, small enough to answer soon.
+pub(crate) const MOST: Most = Most { requests: 1_024, bytes: 8 * 1024 * 1024 };
 /// For so few callers the writer does not go to sleep while it waits: to be woken would take longer.
 const AWAKE: usize = 16;
-/// Bound of the queue, in KiB of requests.
-const QUEUE_KIB: usize = 64 * 1024;
+/// What a touch counts for in the queue.
+const TOUCH_BYTES: usize = 128;
 
-pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
-
-/// What one caller will be told, known once its group is on disk.
-pub(crate) type Answer<T> = Option<Result<T>>;
-pub(crate) type TouchedEach = Vec<Result<Touched>>;
-
+/// What a caller asks for.
 pub(crate) enum Request {
-    Commit {
-        commit: Commit,
-        reply: Reply<Committed>,
-        answer: Answer<Committed>,
-    },
-    Touch {
-        touches: Vec<Touch>,
-        reply: Reply<TouchedEach>,
-        answer: Answer<TouchedEach>,
-    },
-    /// Another process may have written something that expires sooner.
-    Look,
-    Close(oneshot::Sender<()>),
+    Commit(Commit),
+    Touch(Vec<Touch>),
 }
 
 impl Request {
     /// Whether it brings SQL of the caller's own.
     pub(crate) fn has_sql(&self) -> bool {
-        matches!(self, Self::Commit { commit, .. } if !commit.attachments.is_empty())
-    }
-
-    /// Tells the caller. One that gave up no longer listens; that is its right.
-    pub(crate) fn answer(self, failure: Option<&Error>) {
-        match self {
-            Self::Commit { reply, answer, .. } => tell(reply, answer, failure),
-            Self::Touch { reply, answer, .. } => tell(reply, answer, failure),
-            Self::Look => {}
-            Self::Close(done) => drop(done),
-        }
+        matches!(self, Self::Commit(commit) if !commit.attachments.is_empty())
     }
 }
 
-fn tell<T>(reply: Reply<T>, answer: Answer<T>, failure: Option<&Error>) {
-    let unreached = || Err(Error::unavailable(BACKEND, "the writer skipped a request"));
-    let answer = match failure {
-        Some(error) => Err(error.clone()),
-        None => answer.unwrap_or_else(unreached),
-    };
-    let _ = reply.send(answer);
+/// What came of a request of the same kind.
+#[derive(Clone)]
+pub(crate) enum Outcome {
+    Committed(Committed),
+    Touched(Vec<Result<Touched>>),
 }
 
-pub(crate) struct Queued {
-    pub(crate) request: Request,
+/// The queue before the writer thread.
+pub(crate) type Requests = GroupQueue<Request, Result<Outcome>>;
+
+/// One request of a group.
+pub(crate) struct Job {
+    queued: Queued<Request, Result<Outcome>>,
+    /// What the caller will be told once the group is on disk.
+    pub(crate) outcome: Option<Result<Outcome>>,
     /// It has its answer, and its transaction is gone because of it.
     pub(crate) broke: bool,
-    bytes: usize,
-    _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Queued {
-    fn new(request: Request, bytes: usize, room: Option<OwnedSemaphorePermit>) -> Self {
-        Self { request, broke: false, bytes, _room: room }
+impl Job {
+    fn new(queued: Queued<Request, Result<Outcome>>) -> Self {
+        Self { queued, outcome: None, broke: false }
+    }
+
+    pub(crate) fn request(&self) -> &Request {
+        &self.queued.request
+    }
+
+    /// Tells the caller, who may have given up.
+    pub(crate) fn answer(self, failure: Option<&Error>) {
+        let unreached = || Err(Error::unavailable(BACKEND, "the writer skipped a request"));
+        let answer = match failure {
+            Some(error) => Err(error.clone()),
+            None => self.outcome.unwrap_or_else(unreached),
+        };
+        self.queued.answer(answer);
     }
 }
 
-/// The way to the writer thread.
+/// The way to the writer thread. Dropped, it lets the thread end.
 pub(crate) struct WriterHandle {
-    queue: Joining<Queued>,
-    room: Arc<Semaphore>,
+    requests: Arc<Requests>,
+    /// Open while the thread runs.
+    running: watch::Receiver<()>,
+}
+
+/// Held by the writer thread: however it ends, nobody waits for it any longer.
+pub(crate) struct Running {
+    pub(crate) requests: Arc<Requests>,
+    _open: watch::Sender<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.requests.abandon();
+    }
 }
 
 impl WriterHandle {
-    /// A queue and the end that the thread reads from.
-    pub(crate) fn new() -> (Self, Taking<Queued>) {
-        let (queue, requests) = line();
-        (Self { queue, room: Arc::new(Semaphore::new(QUEUE_KIB)) }, requests)
+    /// A queue, and what the thread keeps of it.
+    pub(crate) fn new() -> (Self, Running) {
+        let requests = Arc::new(Requests::new(BACKEND));
+        let (open, running) = watch::channel(());
+        (Self { requests: Arc::clone(&requests), running }, Running { requests, _open: open })
     }
 
     pub(crate) async fn commit(&self, commit: Commit) -> Result<Committed> {
         let bytes = commit.size();
-        self.ask(bytes, |reply| Request::Commit { commit, reply, answer: None }).await
-    }
-
-    pub(crate) async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
-        let bytes = 128 * touches.len();
-        self.ask(bytes, |reply| Request::Touch { touches, reply, answer: None }).await
-    }
-
-    pub(crate) async fn close(&self) {
-        // New requests are refused from here on; those in the queue are still answered.
-        self.room.close();
-        let (done, closed) = oneshot::channel();
-        let close = Queued::new(Request::Close(done), 0, None);
-        if self.queue.join(close, true).is_ok() {
-            let _ = closed.await;
+        match self.requests.ask(Request::Commit(commit), bytes).await?? {
+            Outcome::Committed(committed) => Ok(committed),
+            Outcome::Touched(_) => Err(Error::unknown(BACKEND, "a commit was answered as a touch")),
         }
     }
 
-    /// Lets the writer look for the next expiry again; for whoever sees other processes' commits.
-    pub(crate) fn look(&self) {
-        let _ = self.queue.join(Queued::new(Request::Look, 0, None), false);
+    pub(crate) async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
+        let bytes = TOUCH_BYTES * touches.len();
+        match self.requests.ask(Request::Touch(touches), bytes).await?? {
+            Outcome::Touched(touched) => Ok(touched),
+            Outcome::Committed(_) => {
+                Err(Error::unknown(BACKEND, "a touch was answered as a commit"))
+            }
+        }
     }
 
-    async fn ask<T>(&self, bytes: usize, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
-        let kib = u32::try_from(bytes.div_ceil(1024).clamp(1, QUEUE_KIB)).unwrap_or(u32::MAX);
-        let stopped = || Error::unavailable(BACKEND, "the store was closed");
-        let room = Arc::clone(&self.room).acquire_many_owned(kib).await.map_err(|_| stopped())?;
-        let (reply, answer) = oneshot::channel();
-        let queued = Queued::new(request(reply), bytes, Some(room));
-        // Every queued request holds at least one unit of room, so the line has a bound.
-        self.queue.join(queued, false).map_err(|Gone| stopped())?;
-        answer
-            .await
-            .unwrap_or_else(|_| Err(Error::unknown(BACKEND, "the writer stopped before answering")))
+    /// Refuses new requests, and waits until those in the queue are answered and the thread has ended.
+    pub(crate) async fn close(&self) {
+        self.requests.close();
+        let mut running = self.running.clone();
+        while running.changed().await.is_ok() {}
+    }
+
+    /// Lets the writer look for the next expiry again, because another process may have written.
+    pub(crate) fn look(&self) {
+        self.requests.nudge();
+    }
+}
+
+impl Drop for WriterHandle {
+    fn drop(&mut self) {
+        self.requests.close();
     }
 }
 
 /// What the writer does next.
 pub(crate) enum Next {
-    /// These, in one transaction, and then perhaps to close.
-    Group(Vec<Queued>, Option<oneshot::Sender<()>>),
+    /// These, in one transaction if it can be.
+    Group(Vec<Job>),
     /// Nobody asks for anything; there may be something to tidy up.
     Nothing,
     /// To look for what expires.
@@ -145,41 +147,36 @@ pub(crate) enum Next {
     End,
 }
 
-/// Waits for requests, and takes what there is, within bounds, up to a request to close. See [`Patience`].
-pub(crate) fn gather(
-    requests: &mut Taking<Queued>,
-    patience: &mut Patience,
-    idle: Duration,
-) -> Next {
+/// Waits for requests, and takes what there is, within bounds. See [`GroupWait`].
+pub(crate) fn gather(requests: &Requests, patience: &mut GroupWait, idle: Duration) -> Next {
     if !requests.wait(1, idle) {
         return Next::End;
     }
-    if requests.len() == 0 {
-        return Next::Nothing;
-    }
-    let (expected, within) = patience.expected();
-    if requests.len() < expected {
+    // Every transaction ends with a look, so it is forgotten where there is a group.
+    let nudged = requests.was_nudged();
+    let waiting = requests.len();
+    let (expected, within) = if waiting > 0 { patience.expected() } else { Default::default() };
+    if waiting < expected {
         if expected <= AWAKE && within <= MOMENT {
-            requests.wait_awake(expected, within);
+            wait_awake(requests, expected, within);
         } else {
             requests.wait(expected, within);
         }
         patience.waited(requests.len() < expected);
     }
-    let (mut group, mut bytes) = (Vec::with_capacity(requests.len().min(GROUP_REQUESTS)), 0);
-    while group.len() < GROUP_REQUESTS
-        && bytes < GROUP_BYTES
-        && let Some(queued) = requests.next()
-    {
-        match queued.request {
-            Request::Close(done) => return Next::Group(group, Some(done)),
-            // Every transaction ends with a look.
-            Request::Look => {}
-            _ => {
-                bytes += queued.bytes;
-                group.push(queued);
-            }
-        }
+    let group: Vec<_> = requests.take(MOST).into_iter().map(Job::new).collect();
+    match group.is_empty() {
+        false => Next::Group(group),
+        true if nudged => Next::Look,
+        true => Next::Nothing,
     }
-    if group.is_empty() { Next::Look } else { Next::Group(group, None) }
+}
+
+/// Waits without going to sleep, for a few who are back before anybody could be woken.
+fn wait_awake(requests: &Requests, count: usize, within: Duration) {
+    let until = SystemClock.uptime() + within;
+    while requests.len() < count && SystemClock.uptime() < until {
+        // The callers need the processor to come back.
+        std::thread::yield_now();
+    }
 }

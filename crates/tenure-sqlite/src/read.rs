@@ -1,8 +1,8 @@
-//! Reads, each on a connection of its own: SQLite's readers neither block the writer nor each other.
+//! Reads, each on a connection of its own: SQLite's readers block neither the writer nor each other.
 //!
-//! What looks expired may be about to be prolonged, by a transaction that was begun in time and is not
-//! on the disk yet. An object must never seem gone and then be there again, so such a read says that it
-//! is in doubt, unless a transaction was begun since that life ended: by then all earlier ones are over.
+//! A row that looks expired may be about to be prolonged by a transaction that was begun in time and is not on
+//! disk yet. An object must never seem gone and then be there again. So such a read says that it is in doubt,
+//! unless a transaction was begun after that life ended: by then all earlier ones are over.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::error::{BACKEND, definite};
 use crate::history::batches_after;
 use crate::rows::{stored, with_columns};
 use crate::schema::connect;
-use crate::turn::revision;
+use crate::transaction::revision;
 
 /// Connections for reading, and so the most reads at a time.
 const READERS: usize = 8;

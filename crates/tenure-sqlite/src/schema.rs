@@ -9,7 +9,7 @@ use tenure::backend::{WRITER_LEVEL, check_writer};
 use tenure::{Error, Result};
 
 use crate::error::{BACKEND, definite};
-use crate::{Options, older};
+use crate::{Options, old_table};
 
 const SCHEMA_VERSION: u32 = 2;
 /// From the first version to the second: history got a row for each transaction instead of one for
@@ -90,7 +90,7 @@ pub(crate) fn prepare(conn: &mut Connection, options: &Options) -> Result<HostTi
         HostTime::resume_in(clock, options.boot_id.clone(), Some(&anchor))
     } else {
         let time = HostTime::resume_in(clock, options.boot_id.clone(), None);
-        let rows = older::create(&txn, &options.path)?;
+        let rows = old_table::create(&txn, &options.path)?;
         let insert = "INSERT INTO tenure_meta VALUES (1, ?1, ?2, ?3, ?3, '', 0, 0)";
         txn.execute(insert, (SCHEMA_VERSION, WRITER_LEVEL, rows)).map_err(definite)?;
         time

@@ -1,8 +1,7 @@
-//! The writer: one thread that owns the write connection and makes one fsync serve many callers.
+//! The writer: one thread that owns the connection for writes and makes one flush serve many callers.
 //!
-//! Whatever waits when the previous group is on disk becomes the next [`group`](crate::group): one
-//! transaction, after whose flush the callers are answered. In between, what expired is removed and
-//! history is cut.
+//! All that waits when the previous group is on disk becomes the next [`group`](crate::group): one transaction,
+//! after whose flush the callers are answered. In between, the thread removes what expired and cuts history.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,15 +18,14 @@ use tenure::{Error, Result};
 
 use crate::Options;
 use crate::apply::{Sweep, expired, next_expiry};
-use crate::doorway::Doorway;
 use crate::error::{BACKEND, definite, of_commit};
+use crate::fair_lock::FairLock;
+use crate::group_wait::GroupWait;
 use crate::guard::Guard;
 use crate::history::{self, Bounds};
 use crate::known::Known;
-use crate::line::Taking;
-use crate::patience::Patience;
-use crate::queue::{Next, Queued, WriterHandle, gather};
-use crate::turn::{Turn, revision};
+use crate::queue::{Next, Requests, WriterHandle, gather};
+use crate::transaction::{Transaction, revision};
 
 /// Expired rows removed in one transaction.
 const SWEEP: Sweep = Sweep { rows: 500, bytes: 4 * 1024 * 1024 };
@@ -40,7 +38,7 @@ const COMPACT_EVERY_MS: i64 = 5_000;
 pub(crate) struct Writer {
     pub(crate) conn: Connection,
     pub(crate) guard: Guard,
-    doorway: Doorway,
+    fair_lock: FairLock,
     known: Known,
     time: HostTime,
     /// When the last transaction was begun: those of before are over, in whatever process.
@@ -54,7 +52,7 @@ pub(crate) struct Writer {
     /// History is longer than it should be, though some of it was just forgotten.
     behind: bool,
     next_expiry_ms: Option<i64>,
-    pub(crate) patience: Patience,
+    pub(crate) group_wait: GroupWait,
 }
 
 /// Starts the writer thread.
@@ -65,12 +63,12 @@ pub(crate) fn spawn(
     feed: Arc<OnceLock<Arc<Feed>>>,
     options: &Options,
 ) -> Result<WriterHandle> {
-    let (handle, mut requests) = WriterHandle::new();
+    let (handle, running) = WriterHandle::new();
     let guard = Guard::install(&mut conn, Arc::clone(&options.clock), options.sql_timeout);
     let mut writer = Writer {
         guard: guard.map_err(definite)?,
         conn,
-        doorway: Doorway::new(&options.path, options.busy_timeout),
+        fair_lock: FairLock::new(&options.path, options.busy_timeout),
         known: Known::default(),
         time,
         settled_ms,
@@ -81,28 +79,22 @@ pub(crate) fn spawn(
         compacted_at_ms: i64::MIN,
         behind: false,
         next_expiry_ms: None,
-        patience: Patience::default(),
+        group_wait: GroupWait::default(),
     };
     writer.next_expiry_ms = next_expiry(&writer.conn).map_err(definite)?;
     std::thread::Builder::new()
         .name("tenure-sqlite-writer".into())
-        .spawn(move || writer.run(&mut requests))
+        .spawn(move || writer.run(&running.requests))
         .map_err(|error| Error::unavailable(BACKEND, format!("no writer thread: {error}")))?;
     Ok(handle)
 }
 
 impl Writer {
-    fn run(&mut self, requests: &mut Taking<Queued>) {
+    fn run(&mut self, requests: &Requests) {
         loop {
             let idle = self.idle();
-            match gather(requests, &mut self.patience, idle) {
-                Next::Group(group, close) => {
-                    self.group(group, requests);
-                    if let Some(done) = close {
-                        let _ = done.send(());
-                        return;
-                    }
-                }
+            match gather(requests, &mut self.group_wait, idle) {
+                Next::Group(group) => self.group(group, requests),
                 Next::Look => {
                     self.next_expiry_ms = next_expiry(&self.conn).unwrap_or(self.next_expiry_ms);
                 }
@@ -129,14 +121,16 @@ impl Writer {
     /// Runs `work` in one transaction, records what it did, and tells watchers.
     pub(crate) fn transact(
         &mut self,
-        work: impl FnOnce(&mut Turn<'_>) -> Result<()>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.doorway.begin(&self.conn).map_err(definite)?;
+        self.fair_lock.begin(&self.conn).map_err(definite)?;
         // Read once the lock is held: an earlier instant could lie before another's commit.
         let now = self.now();
         self.settled_ms.fetch_max(now.store_ms, Ordering::AcqRel);
-        let worked = match Turn::new(&self.conn, &self.guard, &mut self.known, now) {
-            Ok(mut turn) => work(&mut turn).and_then(|()| turn.end().map_err(definite)),
+        let worked = match Transaction::new(&self.conn, &self.guard, &mut self.known, now) {
+            Ok(mut transaction) => {
+                work(&mut transaction).and_then(|()| transaction.end().map_err(definite))
+            }
             Err(error) => Err(error),
         };
         let (head, steps) = match worked {
@@ -150,7 +144,7 @@ impl Writer {
         let next_expiry_ms = next_expiry(&self.conn).unwrap_or(Some(now.store_ms + 1_000));
         let before = SystemClock.uptime();
         let committed = self.batch("COMMIT");
-        self.patience.flushed(SystemClock.uptime().saturating_sub(before));
+        self.group_wait.flushed(SystemClock.uptime().saturating_sub(before));
         if let Err(error) = committed {
             self.roll_back();
             return Err(of_commit(error));
@@ -225,15 +219,15 @@ impl Writer {
     /// Whether anything was removed.
     fn sweep(&mut self) -> Result<bool> {
         let mut removed = false;
-        self.transact(|turn| {
-            let now = turn.now;
-            let rows = expired(turn.conn, now.store_ms, &SWEEP).map_err(definite)?;
-            let step = decide_sweep(rows, now, turn.head());
+        self.transact(|transaction| {
+            let now = transaction.now;
+            let rows = expired(transaction.conn, now.store_ms, &SWEEP).map_err(definite)?;
+            let step = decide_sweep(rows, now, transaction.head());
             if let Some(step) = &step {
-                turn.step(step)?;
+                transaction.step(step)?;
                 removed = true;
             }
-            turn.keep(step);
+            transaction.keep(step);
             Ok(())
         })?;
         Ok(removed)
@@ -250,7 +244,9 @@ impl Writer {
         let Some(cut) = history::cut(&self.conn, head, bounds).map_err(definite)? else {
             return Ok(false);
         };
-        self.transact(|turn| history::forget(turn.conn, cut.revision).map_err(definite))?;
+        self.transact(|transaction| {
+            history::forget(transaction.conn, cut.revision).map_err(definite)
+        })?;
         Ok(cut.more)
     }
 }

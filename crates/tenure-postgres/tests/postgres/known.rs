@@ -4,6 +4,7 @@
 //! without reading, and makes sure that it does. Then something happens behind its back.
 
 mod lives;
+mod quiet;
 mod seen;
 
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(crate) fn add(trials: &mut Trials, server: Server) {
         seen::abandoned(server)
     });
     trials.test("known::a_name_has_one_object_at_any_revision", move || seen::names(server));
+    trials.test("known::what_is_refused_leaves_no_error_in_the_log", quiet::refused);
+    trials.test("known::what_is_contended_leaves_no_error_in_the_log", quiet::contended);
     trials.test("known::answers_and_events_are_the_same_as_ever", move || answers(server));
     trials.test("known::lost_connections_leave_nothing_open_but_what_is_said_to_be", move || {
         lost(server)

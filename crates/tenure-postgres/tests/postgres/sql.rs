@@ -166,7 +166,7 @@ async fn locks(server: Server) -> Outcome {
     };
     let watcher = raw(&url).await?;
     let blocked = "select count(*) from pg_stat_activity \
-                   where application_name = 'tenure guest' and wait_event_type = 'Lock'";
+                   where application_name = 'tenure sql' and wait_event_type = 'Lock'";
     eventually("it waits for the row", || async {
         Ok(watcher.query_one(blocked, &[]).await.or_fail()?.get::<_, i64>(0) == 1)
     })
@@ -329,7 +329,7 @@ async fn idle_lost(server: Server) -> Outcome {
         let add = batch("update own set n = n + 1 where id = 1");
         store.commit(with(&n.to_string(), add)).await?;
         let cut = "select pg_terminate_backend(pid) from pg_stat_activity \
-                   where application_name = 'tenure guest' and datname = current_database()";
+                   where application_name = 'tenure sql' and datname = current_database()";
         client.batch_execute(cut).await.or_fail()?;
     }
     ensure_eq!(total(&client).await?, 3);

@@ -8,6 +8,7 @@ mod closing;
 mod contract;
 pub mod decide;
 mod feed;
+pub mod group_queue;
 pub mod home;
 pub mod hosttime;
 mod labels;
