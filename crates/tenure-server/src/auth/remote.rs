@@ -10,7 +10,7 @@ use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::fetch::{self, Source};
+use super::fetch::Source;
 use super::keys::KeySet;
 
 /// After this long they are fetched again while the old ones are used.
@@ -92,7 +92,7 @@ impl Remote {
         }
         *tried = Some(now);
         self.failing(|failed| failed.map(|_| now));
-        let fetched = match fetch::get(&self.shared.source).await {
+        let fetched = match self.shared.source.get().await {
             Ok(document) => KeySet::public(&document).map_err(|error| error.to_string()),
             Err(reason) => Err(reason),
         };

@@ -100,21 +100,6 @@ fn verifier(
     verifier.build().map_err(|error| error.to_string())
 }
 
-/// For what we fetch ourselves: whom this machine trusts, we trust.
-pub(super) fn client_config() -> std::result::Result<rustls::ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err("this machine has no trusted certificates; install ca-certificates or set \
-                    SSL_CERT_FILE"
-            .into());
-    }
-    let builder = rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
