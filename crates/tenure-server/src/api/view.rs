@@ -57,7 +57,7 @@ impl View {
             return Ok(());
         }
         // On a stream, whoever was known when it began may not be any more.
-        self.caller.still()?;
+        self.caller.check()?;
         audit::denied(&self.caller, action, resource);
         Err(self.caller.denial(action, resource))
     }

@@ -10,15 +10,15 @@ pub(crate) mod browser;
 mod caller;
 mod certificate;
 mod fetch;
+mod jwks;
 mod jwt;
 mod keys;
 mod permission;
-mod remote;
+mod reloaded;
 mod settings;
 pub mod tls;
 pub mod tokens;
 mod verified;
-mod watched;
 
 pub use caller::{Action, Caller};
 pub use permission::{Permission, Permissions};
@@ -35,7 +35,7 @@ use tenure::{Error, Result};
 use self::access::{Access, Who};
 use self::audit::Failures;
 use self::jwt::Jwt;
-use self::watched::Watched;
+use self::reloaded::Reloaded;
 use crate::Fault;
 
 /// The longest token that is looked at.
@@ -48,7 +48,7 @@ pub struct Authenticator {
 }
 
 struct Methods {
-    list: Option<Arc<Watched<Access>>>,
+    list: Option<Arc<Reloaded<Access>>>,
     jwt: Option<Jwt>,
     certificates: bool,
     failures: Failures,

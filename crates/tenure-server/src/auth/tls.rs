@@ -15,7 +15,7 @@ use tenure::clock::SystemClock;
 use tenure::{Error, Result};
 
 use super::MtlsSettings;
-use super::watched::Watched;
+use super::reloaded::Reloaded;
 
 /// TLS of a server, as its files have it now. Cheap to ask.
 pub struct ServerTls(Source);
@@ -23,7 +23,7 @@ pub struct ServerTls(Source);
 enum Source {
     Fixed(Arc<ServerConfig>),
     /// With a verifier of clients, which changes with the file of their issuers.
-    Clients(Watched<ServerConfig>),
+    Clients(Reloaded<ServerConfig>),
 }
 
 impl ServerTls {
@@ -50,7 +50,7 @@ pub fn server_config(
         certified(files).map_err(|reason| Error::invalid(names.clone(), reason))
     };
     let clock = SystemClock::shared();
-    let resolver = Resolver(Watched::open(&[certificate, key], Arc::clone(&clock), load)?);
+    let resolver = Resolver(Reloaded::open(&[certificate, key], Arc::clone(&clock), load)?);
     let resolver = Arc::new(resolver);
     let Some(clients) = clients else {
         return Ok(ServerTls(Source::Fixed(Arc::new(config(None, resolver)?))));
@@ -63,7 +63,7 @@ pub fn server_config(
         let verifier = verifier.map_err(|reason| Error::invalid(name.clone(), reason))?;
         config(Some(verifier), Arc::clone(&resolver))
     };
-    Ok(ServerTls(Source::Clients(Watched::open(&[&path], clock, load)?)))
+    Ok(ServerTls(Source::Clients(Reloaded::open(&[&path], clock, load)?)))
 }
 
 fn config(
@@ -121,7 +121,7 @@ fn certified(files: &[Vec<u8>]) -> std::result::Result<Arc<CertifiedKey>, String
 }
 
 /// The certificate as the files have it now.
-struct Resolver(Watched<Arc<CertifiedKey>>);
+struct Resolver(Reloaded<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {

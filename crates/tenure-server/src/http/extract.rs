@@ -12,20 +12,20 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use tenure::{Error, Key};
 
-use crate::api::{Api, Asked, View};
+use crate::api::{AcquireTerms, Api, View};
 use crate::auth::Caller;
-use crate::{Fault, arriving};
+use crate::{Fault, body_timeout};
 
 /// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
 /// busy sending does not hear.
 const HEAR_OUT: (Duration, usize) = (Duration::from_secs(2), 64 * 1024 * 1024);
 
 /// Who asks, and what they see.
-pub(super) struct Asker {
+pub(super) struct Requester {
     pub(super) view: View,
 }
 
-impl FromRequestParts<Api> for Asker {
+impl FromRequestParts<Api> for Requester {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
@@ -35,7 +35,7 @@ impl FromRequestParts<Api> for Asker {
     }
 }
 
-impl Asker {
+impl Requester {
     /// Works on something that changes nothing.
     pub(super) fn read<T>(
         &self,
@@ -55,7 +55,7 @@ impl Asker {
     /// Acquires something.
     pub(super) fn acquire<T>(
         &self,
-        asked: &Asked,
+        asked: &AcquireTerms,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
         self.view.acquiring(asked, Box::pin(work))
@@ -78,7 +78,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
         let asks_first = request.headers().contains_key(EXPECT);
         let most = api.room().limits().message_bytes;
-        // It arrives in time or breaks off: see `arriving`.
+        // It arrives in time or breaks off: see `body_timeout`.
         let body = request.into_body();
         let bytes = match announced.filter(|announced| *announced > most) {
             None => read(body, most).await?,
@@ -97,7 +97,7 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
     match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(most, most + 1)),
-        Err(error) => Err(arriving::fault(error)
+        Err(error) => Err(body_timeout::fault(error)
             .unwrap_or_else(|reason| invalid("body", format!("it broke off: {reason}")))),
     }
 }

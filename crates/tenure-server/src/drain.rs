@@ -1,9 +1,9 @@
-//! What is still on its way when a request is refused.
+//! Reads the rest of a body whose request is refused.
 //!
-//! Whoever is refused in HTTP/2 before its body was read has its stream reset, and there are clients that
-//! take that for a failure and lose the answer (curl among them). So a small body is heard before it is
-//! answered: for a moment, within a bound, and for so many at once. Whoever announces more, or waits to be
-//! told to go on, is answered at once. gRPC has rules of its own for this, and streams that stay open.
+//! If an HTTP/2 request is refused before its body was read, its stream is reset. Some clients take that for
+//! a failure and lose the answer, curl among them. So a small body is read before the answer: within a
+//! timeout, a number of bytes, and a number of requests at once. A request that announces more, or waits to
+//! be told to go on, is answered at once. gRPC has rules of its own for this, and streams that stay open.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,67 +17,67 @@ use tokio::sync::Semaphore;
 
 use crate::http::speaks_grpc;
 
-/// So many bytes are listened to.
-const MOST: u64 = 64 * 1024;
-/// For so long.
-const WITHIN: Duration = Duration::from_secs(1);
-/// Of so many requests at once; the others are answered without it.
+/// Bytes that are read of one body.
+const MAX_BYTES: u64 = 64 * 1024;
+/// How long reading one body may take.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Bodies that are read at once. Requests beyond that are answered without.
 const AT_ONCE: usize = 1_024;
 
-/// Room to listen to those who are refused.
-pub(crate) struct Ears {
+/// The limit on how many bodies are drained at once.
+pub(crate) struct Drains {
     places: Semaphore,
 }
 
-impl Default for Ears {
+impl Default for Drains {
     fn default() -> Self {
         Self { places: Semaphore::new(AT_ONCE) }
     }
 }
 
-impl Ears {
-    /// Listens to the rest of a body.
-    pub(crate) async fn hear_out(&self, body: Incoming) {
+impl Drains {
+    /// Reads the rest of a body and throws it away.
+    pub(crate) async fn drain(&self, body: Incoming) {
         if let Ok(_place) = self.places.try_acquire() {
-            let _ = tokio::time::timeout(WITHIN, hear(body)).await;
+            let _ = tokio::time::timeout(TIMEOUT, read(body)).await;
         }
     }
 }
 
-async fn hear(mut body: Incoming) {
-    let mut heard = 0;
+async fn read(mut body: Incoming) {
+    let mut bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
-        heard += frame.data_ref().map_or(0, |data| data.len() as u64);
-        if heard > MOST {
+        bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        if bytes > MAX_BYTES {
             return;
         }
     }
 }
 
-/// Whether what is left of this request is to be heard if it is refused.
-pub(crate) fn concerns(request: &::http::Request<Incoming>) -> bool {
+/// Whether the body of this request is to be drained if the request is refused.
+pub(crate) fn applies(request: &::http::Request<Incoming>) -> bool {
     request.version() == ::http::Version::HTTP_2
         && !request.body().is_end_stream()
-        && request.body().size_hint().lower() <= MOST
+        && request.body().size_hint().lower() <= MAX_BYTES
         && !request.headers().contains_key(::http::header::EXPECT)
         && !speaks_grpc(request.headers())
 }
 
 /// A body that comes back when it is dropped before its end.
-pub(crate) struct Lent {
+pub(crate) struct BorrowedBody {
     body: Option<Incoming>,
-    lender: Lender,
+    back_to: BodyReturn,
 }
 
-/// Gets it back.
+/// Where a borrowed body comes back to.
 #[derive(Clone, Default)]
-pub(crate) struct Lender {
+pub(crate) struct BodyReturn {
     back: Arc<Mutex<Option<Incoming>>>,
 }
 
-impl Lender {
-    pub(crate) fn lend(&self, body: Incoming) -> Lent {
-        Lent { body: Some(body), lender: self.clone() }
+impl BodyReturn {
+    pub(crate) fn lend(&self, body: Incoming) -> BorrowedBody {
+        BorrowedBody { body: Some(body), back_to: self.clone() }
     }
 
     /// What is left of the body, if it is back.
@@ -86,15 +86,15 @@ impl Lender {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
-            *self.lender.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+            *self.back_to.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
         }
     }
 }
 
-impl HttpBody for Lent {
+impl HttpBody for BorrowedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -26,7 +26,7 @@ const DOWN: Duration = Duration::from_secs(60);
 
 /// The keys at one URL. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Remote {
+pub(super) struct Jwks {
     shared: Arc<Shared>,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
     failed: RwLock<Option<Duration>>,
 }
 
-impl Remote {
+impl Jwks {
     /// Nothing is fetched yet.
     pub(super) fn new(url: &str, clock: &SharedClock) -> Result<Self> {
         let wrong = |reason: &str| Error::invalid(format!("jwks_url {url:?}"), reason);
