@@ -39,19 +39,27 @@ impl Drains {
     /// Reads the rest of a body and throws it away.
     pub(crate) async fn drain(&self, body: Incoming) {
         if let Ok(_place) = self.places.try_acquire() {
-            let _ = tokio::time::timeout(TIMEOUT, read(body)).await;
+            discard(body, TIMEOUT, MAX_BYTES).await;
         }
     }
 }
 
-async fn read(mut body: Incoming) {
-    let mut bytes = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-        if bytes > MAX_BYTES {
-            return;
+/// Reads a body and throws it away, within a timeout and a number of bytes.
+pub(crate) async fn discard(
+    mut body: impl HttpBody<Data = Bytes> + Unpin,
+    timeout: Duration,
+    max_bytes: u64,
+) {
+    let reading = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if bytes > max_bytes {
+                return;
+            }
         }
-    }
+    };
+    let _ = tokio::time::timeout(timeout, reading).await;
 }
 
 /// Whether the body of this request is to be drained if the request is refused.

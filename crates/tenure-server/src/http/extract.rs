@@ -14,11 +14,12 @@ use tenure::{Error, Key};
 
 use crate::api::{AcquireTerms, Api, View};
 use crate::auth::Caller;
-use crate::{Fault, body_timeout};
+use crate::{Fault, body_timeout, drain};
 
-/// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
-/// busy sending does not hear.
-const HEAR_OUT: (Duration, usize) = (Duration::from_secs(2), 64 * 1024 * 1024);
+/// A body that is too large is read for so long, and so many bytes, before it is answered: a client that is
+/// busy sending does not read the answer.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Who asks, and what they see.
 pub(super) struct Requester {
@@ -84,7 +85,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
             None => read(body, most).await?,
             Some(got) => {
                 if !asks_first {
-                    hear_out(body).await;
+                    drain::discard(body, DRAIN_TIMEOUT, DRAIN_BYTES).await;
                 }
                 return Err(too_large(most, got));
             }
@@ -105,19 +106,6 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
 fn too_large(max: usize, got: usize) -> Fault {
     let (max, got) = (max as u64, got as u64);
     Error::LimitExceeded { limit: "message_bytes", max, got }.into()
-}
-
-async fn hear_out(mut body: Body) {
-    let listening = async {
-        let mut heard = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            heard += frame.data_ref().map_or(0, Bytes::len);
-            if heard > HEAR_OUT.1 {
-                return;
-            }
-        }
-    };
-    let _ = tokio::time::timeout(HEAR_OUT.0, listening).await;
 }
 
 /// Reads JSON; only what fails is read again to find out where.
