@@ -49,7 +49,7 @@ impl Exchange {
                 Err(TrySendError::Closed(_)) => return Err(closed()),
             }
             let answer = (&mut caller.reply).await;
-            // Whoever drops a sent call without an answer cannot tell what became of it.
+            // The outcome of a call that was sent and dropped without an answer is unknown.
             let dropped = |_| match caller.give_up() {
                 true => Err(closed()),
                 false => Err(Fault::Unclear("it ended".into())),

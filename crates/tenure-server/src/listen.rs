@@ -118,7 +118,7 @@ impl Builder {
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
         let admission = Arc::new(Admission::new(self.authenticator));
-        // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
+        // Unknown paths are answered by `http`, also those of gRPC calls.
         let services = grpc::Services::new(&api);
         let calls =
             grpc::routes(&api, &services).map_err(refused)?.into_axum_router().reset_fallback();
@@ -196,7 +196,7 @@ impl Server {
             let _ = stream.set_nodelay(true);
             keep_asking(&stream);
             let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
-            // Whoever comes when all places are taken is turned away, not kept waiting.
+            // Connections beyond the limit are refused, not queued.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
                 if let Some(place) = over_capacity.place() {
                     let (over_capacity, cut) = (over_capacity.clone(), cut.0.clone());
@@ -242,8 +242,8 @@ impl Drop for Cut {
     }
 }
 
-/// Has the system ask the other end whether it is still there when nothing passes. HTTP/2 asks by itself;
-/// but whoever waits over HTTP/1 is silent, and would keep its place in line after its machine has gone.
+/// Turns on TCP keep-alive. HTTP/2 has pings of its own; but a client that waits over HTTP/1 is silent, and
+/// would keep its place in the wait queue after its machine has gone.
 fn keep_asking(stream: &TcpStream) {
     let asking = TcpKeepalive::new().with_time(PING_EVERY).with_interval(PING_TIMEOUT);
     let _ = SockRef::from(stream).set_tcp_keepalive(&asking.with_retries(2));

@@ -124,7 +124,7 @@ async fn answer(io: impl Read + Write + Unpin + Send + 'static, answered: &Answe
     let _ = connection.await;
 }
 
-/// That the server is full, as whoever asks understands it.
+/// The answer that the server is full, in gRPC or HTTP.
 fn full(grpc: bool) -> ::http::Response<Body> {
     let what = "as many connections are open as the server has room for".into();
     let fault = Fault::Overloaded { what, retry_after: RETRY_AFTER };

@@ -29,7 +29,7 @@ pub struct HandOverTerms {
 }
 
 impl View {
-    /// Asks whoever holds a scope to hand it over, and waits until that is done. Tells who holds it then.
+    /// Asks the holder of a scope to hand it over, and waits until that is done. Returns who holds it then.
     /// Dropping the future does not take the request back.
     pub async fn ask_to_hand_over(
         &self,
@@ -57,7 +57,7 @@ impl View {
         self.handing_over(&slot, asked, pin!(asking)).await
     }
 
-    /// Whoever asks in the caller's name, so that the holder sees who it is, and for how long.
+    /// A coordinator that asks in the caller's name, so that the holder sees who it is, and how long to wait.
     fn may_ask(
         &self,
         resource: &str,

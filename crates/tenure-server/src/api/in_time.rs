@@ -36,11 +36,11 @@ impl View {
     /// there is an answer in time.
     pub async fn acquiring<T>(&self, asked: &AcquireTerms, work: impl Work<T>) -> Result<T, Fault> {
         match asked.wait {
-            // Giving up leaves what may have been acquired to whoever asks again.
+            // Giving up keeps what may have been acquired: the same owner can ask again and gets it.
             Wait::No if asked.may_ask_again() => {
                 self.in_time(work, |late| Error::unknown("server", late)).await
             }
-            // Giving up lets go of it.
+            // Giving up releases it.
             Wait::No => self.in_time(work, |late| Error::unavailable("server", late)).await,
             Wait::For(_) | Wait::Forever => work.await,
         }

@@ -61,7 +61,7 @@ impl View {
             None => Owner::new(&asked.owner, &**self.part.store.random())?,
         };
         let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
-        // Whoever does not know its own start cannot ask again: what it gives up is let go.
+        // An owner that does not know its own start cannot ask again, so what it gives up is released.
         if asked.may_ask_again() {
             terms = terms.resume();
         }
@@ -87,7 +87,7 @@ impl View {
     }
 
     /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
-    /// not hold it any more. Whoever does not wait takes no longer than a request, which is answered.
+    /// not hold it any more. An acquire that does not wait takes no longer than any request.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
@@ -130,7 +130,7 @@ impl View {
     }
 
     /// Starts the lives of leases anew, many at once. Each has an answer that stands alone, also where the
-    /// caller may not. Whoever is nobody any more gets no answer at all.
+    /// caller may not. A caller that is no longer known gets no answer at all.
     pub async fn renew(&self, deeds: &[Deed]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
         let mut answers = Vec::with_capacity(deeds.len());
         for deed in deeds {
@@ -186,7 +186,7 @@ impl View {
     }
 
     /// Whether the caller may act on this deed. It comes from outside, and so does the line that it names:
-    /// whoever is passed a lease is taken out of that.
+    /// a hand-over takes the successor out of that line.
     pub fn may_hold(&self, deed: &Deed) -> Result<(), Fault> {
         self.may_hold_lease(&deed.id)?;
         if deed.line == deed.id {
@@ -195,7 +195,7 @@ impl View {
         self.require(Action::LeasesHold, &about(&deed.line))
     }
 
-    /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
+    /// Whether the caller may hold the lease with this id, or clean up after its holder.
     pub(super) fn may_hold_lease(&self, id: &str) -> Result<(), Fault> {
         let scope = id.split_once('#').map_or(id, |(scope, _)| scope);
         // It comes from outside: what it names must be something that can be held at all.
@@ -278,8 +278,8 @@ impl View {
         Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, authorisation))
     }
 
-    /// Refuses whoever may not see everything that begins with this. A prefix goes by letters and a
-    /// permission by names, so whoever may see all of `billing` is told which prefixes that is.
+    /// Refuses a caller that may not see everything that begins with this. A prefix goes by letters and a
+    /// permission by names, so a caller that may see all of `billing` is told which prefixes that is.
     fn authorise_lease_watch(&self, prefix: &str) -> Result<StreamAuthorisation, Fault> {
         let authorisation = self.authorise([(Action::LeasesRead, format!("{prefix}*").into())]);
         let Err(Fault::Denied { subject, action, resource, mut advice }) = authorisation else {

@@ -86,14 +86,14 @@ enum Standing {
 }
 
 impl Caller {
-    /// Whoever connects where no authentication is asked for.
+    /// The caller where authentication is off.
     pub fn anybody() -> Self {
         static ANYBODY: OnceLock<Arc<str>> = OnceLock::new();
         let subject = Arc::clone(ANYBODY.get_or_init(|| "anybody".into()));
         Self { subject, tenant: None, peer: None, standing: Standing::Everything }
     }
 
-    /// Whoever asks for what needs no credentials.
+    /// The caller of a route that needs no credentials.
     pub(super) fn nobody() -> Self {
         Self::new("nobody", None, Standing::Nothing)
     }
@@ -190,7 +190,7 @@ impl Caller {
         }
     }
 
-    /// Refuses whoever was known when it connected and is not any more: its token was taken out of the
+    /// Fails if the caller was known when it connected and is not any more: its token was taken out of the
     /// file, or has expired.
     pub fn check(&self) -> Result<(), Fault> {
         let gone = match &self.standing {

@@ -1,6 +1,6 @@
 //! Public keys from a URL: fetched when first needed, again every few minutes while they are used, and
 //! when a token names a key that is not among them. While the URL is down, the old keys stay in force, and
-//! whoever needs no others does not wait for it.
+//! requests that need no others do not wait for it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::keys::KeySet;
 
 /// After this long they are fetched again while the old ones are used.
 const FRESH: Duration = Duration::from_secs(5 * 60);
-/// After this long, whoever needs them waits for newer ones first, unless the URL is known to be down.
+/// After this long, requests wait for newer keys first, unless the URL is known to be down.
 const STALE: Duration = Duration::from_secs(10 * 60);
 /// How long to leave the URL alone after a try, whatever tokens come in.
 const PAUSE: Duration = Duration::from_secs(30);

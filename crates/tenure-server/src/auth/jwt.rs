@@ -158,7 +158,7 @@ impl Jwt {
                 check_tenant(tenant)?;
                 Ok(Some(tenant.as_str().into()))
             }
-            // Whoever set it meant tenants to be kept apart; one without would see them all.
+            // The setting keeps tenants apart. A token without the claim would see all of them.
             None if named.is_some() => {
                 Err(format!("it has no claim {claim}, which names the tenant"))
             }

@@ -94,8 +94,8 @@ impl Authenticator {
         self.methods.as_ref().map_or(0, |methods| methods.failures.count())
     }
 
-    /// Whoever asks for this path, if it may come that far. What it may do then is asked for each thing
-    /// it does.
+    /// The caller of this path, if it may use the path at all. What it may do there is checked with each
+    /// thing that it does.
     pub async fn admit(
         &self,
         path: &str,
@@ -231,7 +231,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What a path asks of whoever comes: the one place that says so.
+/// What a path demands of its callers: the one place that says so.
 enum Demand {
     /// Probes come without credentials, and learn nothing but whether the server works.
     Nothing,

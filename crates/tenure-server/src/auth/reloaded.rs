@@ -63,7 +63,7 @@ impl<T> Reloaded<T> {
 
     /// What the files say.
     pub(super) fn current(&self) -> Arc<T> {
-        // Whoever looks lets the others go on with what is there.
+        // While one caller looks at the files, the others go on with what is there.
         let look = match self.look.try_lock() {
             Ok(look) => Some(look),
             Err(TryLockError::Poisoned(look)) => Some(look.into_inner()),

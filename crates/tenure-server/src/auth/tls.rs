@@ -27,8 +27,9 @@ enum Source {
 }
 
 impl ServerTls {
-    /// For the next connection. After a change of the client issuers it is another one, which resumes no
-    /// session of the one before: whoever is not trusted any more does not come in by what it had.
+    /// The configuration for the next connection. After a change of the client issuers it is another one,
+    /// which resumes no session of the one before: a client that is no longer trusted cannot come in by
+    /// resuming.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         match &self.0 {
             Source::Fixed(config) => Arc::clone(config),

@@ -30,7 +30,7 @@ pub(super) fn routes(api: &Api, metrics: &Arc<Metrics>) -> Router {
     router.with_state(api.clone()).layer(Extension(Arc::clone(metrics)))
 }
 
-/// For everybody: whoever restarts or routes around a server has no credentials.
+/// Routes without credentials: what restarts a server or routes around it has none.
 pub(super) fn open() -> OpenApiRouter<Readiness> {
     OpenApiRouter::default().routes(routes!(healthz)).routes(routes!(readyz))
 }

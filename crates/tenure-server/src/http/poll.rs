@@ -1,6 +1,6 @@
 //! Long polls: one answer as soon as something has happened, or when the wait is over.
 //!
-//! Whoever wants a stream of events instead says so in `Accept`.
+//! A client that wants a stream of events instead says so in `Accept`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const EVENTS: usize = 1_000;
 /// The same for the size of what they are about.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// Whether whoever asks wants a stream of events.
+/// Whether the client wants a stream of events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter();
     accepted

@@ -41,9 +41,9 @@ impl Commit {
 }
 
 /// A watch as events. Where a client can go on from what it heard, its start and the last event of every
-/// commit have the revision as their id, which comes back as `Last-Event-ID`: whoever breaks off within
-/// a commit hears all of it again. Where nothing happened there is an id alone, which clients of such streams
-/// remember and tell nobody.
+/// commit have the revision as their id, which comes back as `Last-Event-ID`: a client that breaks off
+/// within a commit gets all of it again. Where nothing happened there is an id alone, which clients of such
+/// streams remember and do not report.
 pub(super) fn watched(
     start: Event,
     revision: u64,
