@@ -11,7 +11,7 @@ use tenure_proto::v1::answer::Answer;
 use tenure_proto::v1::call::Call;
 
 use crate::error::Fault;
-use crate::{BACKEND, ServerStore, Way, watch};
+use crate::{BACKEND, ServerStore, Transport, watch};
 
 /// Attempts of a read whose stream broke.
 const ATTEMPTS: u32 = 4;
@@ -23,17 +23,17 @@ impl Backend for ServerStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Object>> {
-        let way = self.way();
-        let late = || Err(Error::unavailable(BACKEND, way.links.nobody()));
-        let reading = tokio::time::timeout(way.links.options.timeout, read(way, key));
+        let transport = self.transport();
+        let late = || Err(Error::unavailable(BACKEND, transport.servers.why_none()));
+        let reading = tokio::time::timeout(transport.servers.options.timeout, read(transport, key));
         reading.await.unwrap_or_else(|_| late())
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
         let request: v1::ListRequest = query.into();
-        let links = &self.way().links;
-        let response = links.ask(|mut client| {
-            let request = links.request(request.clone());
+        let servers = &self.transport().servers;
+        let response = servers.call(|mut client| {
+            let request = servers.request(request.clone());
             async move { client.list(request).await }
         });
         response.await.map_err(Fault::of_read)?.1.try_into()
@@ -44,7 +44,7 @@ impl Backend for ServerStore {
             let capability = tenure::store::Capability::UserSql;
             return Err(Error::Unsupported { capability, backend: BACKEND });
         }
-        match self.way().exchange.call(Call::Commit(commit.into())).await {
+        match self.transport().exchange.call(Call::Commit(commit.into())).await {
             Ok(Answer::Commit(response)) => response.try_into(),
             Ok(_) => Err(strange()),
             Err(fault) => Err(fault.of_write()),
@@ -52,7 +52,7 @@ impl Backend for ServerStore {
     }
 
     async fn touch(&self, touches: Vec<Touch>) -> Result<Vec<Result<Touched>>> {
-        match self.way().exchange.call(Call::Touch(touches.into())).await {
+        match self.transport().exchange.call(Call::Touch(touches.into())).await {
             Ok(Answer::Touch(response)) => response.try_into(),
             Ok(_) => Err(strange()),
             Err(fault) => Err(fault.of_write()),
@@ -60,21 +60,21 @@ impl Backend for ServerStore {
     }
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
-        watch::start(&self.far().links, request, self.capabilities.history.is_some()).await
+        watch::start(&self.background().servers, request, self.capabilities.history.is_some()).await
     }
 
     async fn close(&self) {
-        self.close_ways();
+        self.close_transports();
     }
 }
 
 /// Reads, and reads again if the stream breaks: that changes nothing.
-async fn read(way: &Way, key: &Key) -> Result<Option<Object>> {
+async fn read(transport: &Transport, key: &Key) -> Result<Option<Object>> {
     let mut attempt = 0;
     loop {
         attempt += 1;
         let call = Call::Get(v1::GetRequest { key: Some(key.into()) });
-        match way.exchange.call(call).await {
+        match transport.exchange.call(call).await {
             Ok(Answer::Get(response)) => {
                 return response.object.map(Object::try_from).transpose();
             }

@@ -8,7 +8,7 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::BACKEND;
 
-/// What whoever is not let in can do about it.
+/// What to do about a call that was refused for want of credentials.
 const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it from TENURE_BEARER)";
 
 /// Why a call has no answer.

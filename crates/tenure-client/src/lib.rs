@@ -30,15 +30,16 @@
 
 mod addresses;
 mod backend;
+mod connect;
 mod declared;
+mod diagnose;
 mod error;
 mod exchange;
-mod link;
 mod options;
 mod pending;
+mod servers;
 mod stream;
 mod token;
-mod trouble;
 mod watch;
 
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub use declared::{
 pub use options::Options;
 
 use error::Fault;
-use link::Links;
+use servers::Servers;
 
 /// Rounds through all servers before there is taken to be none: enough for one that is about to start.
 const FIRST_ROUNDS: u32 = 5;
@@ -66,24 +67,26 @@ pub(crate) const BACKEND: &str = "server";
 /// A store behind a server.
 pub struct ServerStore {
     pub(crate) capabilities: Capabilities,
-    far: Way,
-    near: Way,
+    /// Runs on a thread of the store's own.
+    background: Transport,
+    /// Runs on the runtime that the store was opened on.
+    inline: Transport,
 }
 
-/// A way to the servers: connections, the stream for small calls, and where both are tended.
-pub(crate) struct Way {
-    pub(crate) links: Arc<Links>,
+/// The connections to the servers, the stream for small calls, and the runtime that both run on.
+pub(crate) struct Transport {
+    pub(crate) servers: Arc<Servers>,
     pub(crate) exchange: exchange::Exchange,
-    /// Ends with the store, and everything that runs there with it, if it is a thread of our own.
-    home: Arc<Home>,
+    /// A thread of our own ends with the store, and so does everything that runs there.
+    runtime: Arc<Home>,
 }
 
-impl Way {
-    fn new(options: Options, home: Home) -> Result<Self> {
-        let home = Arc::new(home);
-        let links = Links::new(options, &home)?;
-        let exchange = exchange::Exchange::start(&links, &home);
-        Ok(Self { links, exchange, home })
+impl Transport {
+    fn new(options: Options, runtime: Home) -> Result<Self> {
+        let runtime = Arc::new(runtime);
+        let servers = Servers::new(options, &runtime)?;
+        let exchange = exchange::Exchange::start(&servers, &runtime);
+        Ok(Self { servers, exchange, runtime })
     }
 }
 
@@ -95,29 +98,29 @@ impl ServerStore {
 
     /// Connects as the options say.
     pub async fn open(options: Options) -> Result<Self> {
-        let far = Way::new(options.clone(), Home::start(BACKEND)?)?;
-        let near = Way::new(options, Home::here())?;
-        let capabilities = capabilities(&near.links).await?;
-        for way in [&far, &near] {
-            way.links.take_at_most(capabilities.limits.commit_bytes);
+        let background = Transport::new(options.clone(), Home::start(BACKEND)?)?;
+        let inline = Transport::new(options, Home::here())?;
+        let capabilities = capabilities(&inline.servers).await?;
+        for transport in [&background, &inline] {
+            transport.servers.limit_batches(capabilities.limits.commit_bytes);
         }
-        Ok(Self { capabilities, far, near })
+        Ok(Self { capabilities, background, inline })
     }
 
-    /// The way from here: tended on the runtime that this is called on, if that is the one that the store
-    /// was opened on. Whoever asks there is proof that it runs.
-    pub(crate) fn way(&self) -> &Way {
-        if self.near.home.is_here() { &self.near } else { &self.far }
+    /// The transport for one call. On the runtime that the store was opened on that is the one that runs
+    /// there: a caller on it is proof that it is not blocked. Elsewhere it is the one in the background.
+    pub(crate) fn transport(&self) -> &Transport {
+        if self.inline.runtime.is_here() { &self.inline } else { &self.background }
     }
 
-    /// The way that does not depend on anybody's runtime.
-    pub(crate) fn far(&self) -> &Way {
-        &self.far
+    /// The transport that does not depend on any caller's runtime.
+    pub(crate) fn background(&self) -> &Transport {
+        &self.background
     }
 
-    pub(crate) fn close_ways(&self) {
-        self.near.links.close();
-        self.far.links.close();
+    pub(crate) fn close_transports(&self) {
+        self.inline.servers.close();
+        self.background.servers.close();
     }
 
     /// The store to program against.
@@ -127,17 +130,17 @@ impl ServerStore {
 }
 
 /// What the store behind the server promises. The first call, so it tells whether there is a server.
-async fn capabilities(links: &Arc<Links>) -> Result<Capabilities> {
+async fn capabilities(servers: &Arc<Servers>) -> Result<Capabilities> {
     let request = v1::CapabilitiesRequest { writer_level: WRITER_LEVEL };
-    let response = links.ask_often(FIRST_ROUNDS, |mut client| {
-        let request = links.request(request);
+    let response = servers.call_for(FIRST_ROUNDS, |mut client| {
+        let request = servers.request(request);
         async move { client.capabilities(request).await }
     });
     match response.await {
         Ok((_, capabilities)) => capabilities.try_into(),
         Err(Fault::Elsewhere(_)) => {
-            links.look_closer().await;
-            Err(Error::unavailable(BACKEND, links.nobody()))
+            servers.diagnose().await;
+            Err(Error::unavailable(BACKEND, servers.why_none()))
         }
         Err(fault) => Err(fault.of_read()),
     }

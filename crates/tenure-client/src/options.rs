@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure::{Error, Result};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use tenure_net::tls::{ClientTls, Pem};
 
-use crate::addresses;
 use crate::token::Source;
+use crate::{addresses, connect};
 
 /// How to reach servers.
 #[derive(Clone)]
@@ -101,18 +101,23 @@ impl Options {
         self
     }
 
-    pub(crate) fn tls(&self) -> Option<ClientTlsConfig> {
+    /// How to encrypt, if any address says so.
+    ///
+    /// # Errors
+    /// Certificates or a key that cannot be used.
+    pub(crate) fn tls(&self) -> Result<Option<ClientTls>> {
         if !self.servers.iter().any(|server| server.starts_with("https")) {
-            return None;
+            return Ok(None);
         }
-        let tls = match &self.ca {
-            Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-            None => ClientTlsConfig::new().with_native_roots(),
-        };
-        Some(match &self.identity {
-            Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
-            None => tls,
-        })
+        let mut tls = ClientTls::new("servers").alpn(&[connect::PROTOCOL]);
+        if let Some(pem) = &self.ca {
+            tls = tls.ca(Pem::Text(pem.clone()));
+        }
+        if let Some((certificate, key)) = &self.identity {
+            tls = tls.identity(Pem::Text(certificate.clone()), Pem::Text(key.clone()));
+        }
+        tls.config()?;
+        Ok(Some(tls))
     }
 }
 

@@ -59,7 +59,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // Whoever no longer waits for the answer need not be sent either.
+        // A call that nobody waits for need not be sent.
         self.give_up();
     }
 }

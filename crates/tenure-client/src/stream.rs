@@ -13,8 +13,8 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use crate::error::Fault;
-use crate::link::Links;
 use crate::pending::{Pending, Reply};
+use crate::servers::Servers;
 
 /// Calls in one message at most.
 const TOGETHER: usize = 512;
@@ -46,22 +46,22 @@ type Waiting = HashMap<u64, oneshot::Sender<Reply>>;
 /// not be sent is there in the end. Answers are taken while a message waits to leave: a server that is
 /// held up by its answers takes no calls.
 pub(crate) async fn run(
-    links: &Arc<Links>,
+    servers: &Arc<Servers>,
     (server, mut client): (usize, StoreClient<Channel>),
     backlog: &mut VecDeque<Pending>,
     calls: &mut mpsc::Receiver<Pending>,
 ) -> End {
     let (outgoing, messages) = mpsc::channel::<v1::ExchangeRequest>(UNSENT);
-    let shown = links.shown();
-    let request = links.request(ReceiverStream::new(messages));
+    let shown = servers.shown();
+    let request = servers.request(ReceiverStream::new(messages));
     let opened = tokio::select! {
         biased;
-        () = links.closed() => return End::Closed,
-        opened = open(links, client.exchange(request)) => opened,
+        () = servers.closed() => return End::Closed,
+        opened = open(servers, client.exchange(request)) => opened,
     };
     let mut incoming = match opened {
         Ok(incoming) => {
-            links.well(server);
+            servers.answers(server);
             incoming
         }
         Err(fault) => {
@@ -78,8 +78,8 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             biased;
-            () = links.closed() => {
-                drain(links, stream, incoming);
+            () = servers.closed() => {
+                drain(servers, stream, incoming);
                 return End::Closed;
             }
             message = incoming.message() => match message {
@@ -88,7 +88,7 @@ pub(crate) async fn run(
                     let leaving = message.leaving;
                     hand_out(&mut stream.waiting, message);
                     if leaving {
-                        drain(links, stream, incoming);
+                        drain(servers, stream, incoming);
                         return End::Left;
                     }
                 }
@@ -96,12 +96,12 @@ pub(crate) async fn run(
                 Err(status) => return stream.broken(answered, crate::error::describe(&status)),
             },
             place = outgoing.reserve(), if !backlog.is_empty() => match place {
-                Ok(_) if links.shown() != shown => {
-                    drain(links, stream, incoming);
+                Ok(_) if servers.shown() != shown => {
+                    drain(servers, stream, incoming);
                     return End::Outdated;
                 }
                 Ok(place) => {
-                    if let Some(message) = stream.message(backlog, links.together()) {
+                    if let Some(message) = stream.message(backlog, servers.batch_bytes()) {
                         place.send(message);
                     }
                 }
@@ -133,20 +133,20 @@ async fn gather(backlog: &mut VecDeque<Pending>, calls: &mut mpsc::Receiver<Pend
 
 /// Opens the stream, unless that takes too long.
 async fn open(
-    links: &Links,
+    servers: &Servers,
     opening: impl Future<
         Output = Result<tonic::Response<Streaming<v1::ExchangeResponse>>, tonic::Status>,
     >,
 ) -> Result<Streaming<v1::ExchangeResponse>, Fault> {
-    match tokio::time::timeout(links.options.timeout, opening).await {
+    match tokio::time::timeout(servers.options.timeout, opening).await {
         Ok(opened) => Ok(opened?.into_inner()),
         Err(_) => Err(Fault::Unclear("it did not open in time".into())),
     }
 }
 
 /// Nothing more is sent; what was sent is still answered, for as long as anybody waits for it.
-fn drain(links: &Links, stream: Stream, mut incoming: Streaming<v1::ExchangeResponse>) {
-    let (mut waiting, patience) = (stream.waiting, links.options.timeout);
+fn drain(servers: &Servers, stream: Stream, mut incoming: Streaming<v1::ExchangeResponse>) {
+    let (mut waiting, patience) = (stream.waiting, servers.options.timeout);
     tokio::spawn(async move {
         let answers = async {
             while !waiting.is_empty() {

@@ -1,8 +1,8 @@
 //! The token that is shown to servers.
 //!
-//! Signed tokens end before programs do, and whoever issues them writes new ones into the same file. So a file
-//! is looked at before each call that shows the token, and read again if it is another one by then. If what it
-//! holds is of no use, it counts what it held before: it may be in the middle of being replaced.
+//! Signed tokens end before programs do, and new ones are written into the same file. So a file is looked at
+//! before each call that shows the token, and read again if it has changed. If what it holds is of no use, the
+//! token from before stays: the file may be in the middle of being replaced.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Token {
             // Looked at before it is read, so that what comes in between is read the next time.
             let now = stamp(path);
             if now != last.0 {
-                // Of no use or not, it is read once: whoever mends it writes it again.
+                // Of no use or not, it is read once. Mending it changes it again.
                 last.0 = now;
                 match read(path) {
                     Ok(value) => last.1 = value,

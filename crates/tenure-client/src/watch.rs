@@ -14,16 +14,16 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::BACKEND;
 use crate::error::Fault;
-use crate::link::{Links, pause};
+use crate::servers::{Servers, pause};
 
 /// How long a watch looks for a server before it tells that there is none.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How far a server may be behind the one before it, in attempts to go on there.
 const BEHIND: u32 = 12;
 
 /// A watch and where it is.
 struct Following {
-    links: Arc<Links>,
+    servers: Arc<Servers>,
     request: v1::WatchRequest,
     incoming: Streaming<v1::WatchResponse>,
     server: usize,
@@ -38,17 +38,17 @@ struct Following {
 
 /// Starts a watch.
 pub(crate) async fn start(
-    links: &Arc<Links>,
+    servers: &Arc<Servers>,
     request: &WatchRequest,
     resumes: bool,
 ) -> Result<Watch> {
     let request = v1::WatchRequest::from(request);
-    let shown = links.shown();
-    let (server, incoming, seen) = open(links, &request).await.map_err(Fault::of_read)?;
-    let links = Arc::clone(links);
+    let shown = servers.shown();
+    let (server, incoming, seen) = open(servers, &request).await.map_err(Fault::of_read)?;
+    let servers = Arc::clone(servers);
     let progress = Progress::new(seen);
     let following = Following {
-        links,
+        servers,
         request,
         incoming,
         server,
@@ -70,16 +70,16 @@ pub(crate) async fn start(
 
 /// Opens a watch at the server in use or the next, and learns where it starts.
 async fn open(
-    links: &Arc<Links>,
+    servers: &Arc<Servers>,
     request: &v1::WatchRequest,
 ) -> std::result::Result<(usize, Streaming<v1::WatchResponse>, u64), Fault> {
-    let (server, mut incoming) = links
-        .ask(|mut client| {
-            let request = links.request(request.clone());
+    let (server, mut incoming) = servers
+        .call(|mut client| {
+            let request = servers.request(request.clone());
             async move { client.watch(request).await }
         })
         .await?;
-    let first = tokio::time::timeout(links.options.timeout, incoming.message());
+    let first = tokio::time::timeout(servers.options.timeout, incoming.message());
     match first.await {
         Ok(Ok(Some(first))) => Ok((server, incoming, first.revision)),
         Ok(Ok(None)) => Err(Fault::Elsewhere("the watch ended before it began".into())),
@@ -94,7 +94,7 @@ impl Following {
             let message = tokio::select! {
                 biased;
                 message = self.incoming.message() => message,
-                () = self.links.closed() => {
+                () = self.servers.closed() => {
                     return Err(Error::unavailable(BACKEND, "the store is closed"));
                 }
             };
@@ -112,7 +112,7 @@ impl Following {
                 Ok(None) => Fault::Unclear("the server ended the watch".into()),
                 Err(status) => match Fault::from(status) {
                     // It may have been the token that ended; there is another one by now.
-                    Fault::No(_) if self.resumes && self.links.shown() != self.shown => {
+                    Fault::No(_) if self.resumes && self.servers.shown() != self.shown => {
                         self.resume().await?;
                         continue;
                     }
@@ -123,7 +123,7 @@ impl Following {
             if !self.resumes {
                 return Err(fault.of_read());
             }
-            self.links.leave(self.server, fault);
+            self.servers.fail_over(self.server, fault);
             self.resume().await?;
         }
     }
@@ -131,25 +131,25 @@ impl Following {
     /// Goes on after what was seen, at whichever server answers.
     async fn resume(&mut self) -> Result<()> {
         self.request.after = Some(self.seen);
-        self.shown = self.links.shown();
+        self.shown = self.servers.shown();
         let looking = async {
             for attempt in 0.. {
-                match open(&self.links, &self.request).await {
+                match open(&self.servers, &self.request).await {
                     Ok(opened) => return Ok(opened),
                     // It does not know yet of what we have seen at the other.
                     Err(Fault::No(Error::Invalid { .. })) if attempt < BEHIND => {
                         tokio::time::sleep(pause(attempt)).await;
                     }
                     Err(Fault::No(error)) => return Err(error),
-                    Err(_) if self.links.is_closed() => break,
+                    Err(_) if self.servers.is_closed() => break,
                     Err(_) => tokio::time::sleep(pause(attempt)).await,
                 }
             }
             Err(Error::unavailable(BACKEND, "the store is closed"))
         };
-        let found = tokio::time::timeout(PATIENCE, looking).await;
-        let nobody = || Err(Error::unavailable(BACKEND, self.links.nobody()));
-        let (server, incoming, _) = found.unwrap_or_else(|_| nobody())?;
+        let found = tokio::time::timeout(REOPEN_TIMEOUT, looking).await;
+        let none = || Err(Error::unavailable(BACKEND, self.servers.why_none()));
+        let (server, incoming, _) = found.unwrap_or_else(|_| none())?;
         (self.server, self.incoming) = (server, incoming);
         Ok(())
     }

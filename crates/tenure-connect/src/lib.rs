@@ -25,8 +25,8 @@
 //! | `kubernetes://NAMESPACE` | Leases of Kubernetes, and nothing but leases | `kubernetes` |
 //! | `http://HOST:PORT`, `https://…` | what a `tenure serve` serves | `server` |
 //!
-//! `docs/backends.md` has the parameters of each. All features are on unless told otherwise; whoever needs
-//! one store builds less with `default-features = false, features = ["postgres"]`, or uses the crate of that
+//! `docs/backends.md` has the parameters of each. All features are on unless told otherwise. A program
+//! with one store builds less with `default-features = false, features = ["postgres"]`, or uses the crate of that
 //! store, which has options that no URL has.
 
 mod open;

@@ -11,7 +11,7 @@ use tenure::{Error, Result};
 
 use crate::redacted;
 
-/// The URLs of all stores, to tell whoever may choose.
+/// The URLs of all stores, for messages.
 pub const URLS: &str = "memory:, file:DIR, sqlite:FILE, postgres://USER@HOST/DB, etcd://HOST:PORT/PREFIX, \
                         nats://HOST/BUCKET, kubernetes://NAMESPACE";
 

@@ -14,10 +14,10 @@ use tenure::store::{Commit, Committed, Write, WriteResult, Written};
 use tenure::{Error, Key, Object, Result};
 
 use crate::BACKEND;
+use crate::cleanup;
 use crate::error::Failure;
 use crate::record::{self, UNDRAWN};
 use crate::shared::{Read, Shared, row};
-use crate::tidy;
 use crate::wire::Lease;
 
 /// Times that somebody else may be faster before the caller is told to try again later.
@@ -99,7 +99,7 @@ pub(crate) async fn commit(shared: &Shared, commit: &Commit) -> Result<Committed
         let lease = compose(&name, read.as_ref(), before.as_ref(), &effect, now);
         match send(shared, &lease, read.is_some()).await {
             Ok(read) => {
-                tidy::idle(shared, &read.lease, read.sight);
+                cleanup::delete_if_idle(shared, &read.lease, read.sight);
                 return answer(&read, &key.id, &effect);
             }
             Err(Failure::Overtaken) => {

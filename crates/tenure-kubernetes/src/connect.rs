@@ -40,7 +40,7 @@ pub(crate) async fn connect(options: &Options) -> Result<Connected> {
 
 async fn config(options: &Options) -> Result<(Config, Option<Token>)> {
     let choice = KubeConfigOptions { context: options.context.clone(), ..Default::default() };
-    // Whoever names a kubeconfig or a context means a kubeconfig. Else a pod uses the cluster it runs in.
+    // A kubeconfig or a context that is named comes first. Else a pod uses the cluster it runs in.
     let file = match (&options.kubeconfig, &options.service_account) {
         (Some(path), _) => Some(Kubeconfig::read_from(path).map_err(invalid)?),
         (None, Some(folder)) => return account(folder),

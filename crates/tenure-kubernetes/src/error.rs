@@ -20,7 +20,7 @@ pub(crate) enum Failure {
     Overtaken,
     /// 404.
     Missing(String),
-    /// 404 of a namespace, told to whoever creates something in it. Nothing was applied.
+    /// 404 of a namespace in which something was to be created. Nothing was applied.
     Nowhere(String),
     /// 410: what was asked for is too old.
     Gone,

@@ -20,25 +20,25 @@
 //!
 //! The way of a commit: [`KubernetesStore`] → `commit` (read, decide, PUT with resourceVersion and
 //! uid) → `api`. `record` says what a Lease means and `name` what it is called, `observe` remembers
-//! since when each was seen, `pump` tells the watchers.
+//! since when each was seen, `reflector` tells the watchers.
 
 mod account;
 mod api;
+mod cache;
+mod cleanup;
 mod commit;
 mod connect;
 mod error;
-mod home;
+mod event_log;
 mod list;
 mod name;
 mod observe;
 mod options;
-mod pump;
 mod record;
-mod ring;
+mod reflector;
+mod runtime;
 mod shared;
-mod tidy;
 mod touch;
-mod view;
 mod wire;
 
 use std::sync::Arc;
@@ -58,10 +58,10 @@ pub use options::Options;
 
 use api::Api;
 use error::Failure;
-use home::Home;
 use name::Names;
 use observe::Observations;
-use pump::Pump;
+use reflector::Reflector;
+use runtime::StoreRuntime;
 use shared::{DELETIONS, Shared, row};
 
 /// The name in errors and capabilities.
@@ -81,7 +81,7 @@ pub struct KubernetesStore {
 struct Handle {
     shared: Arc<Shared>,
     capabilities: Capabilities,
-    home: Home,
+    runtime: StoreRuntime,
 }
 
 impl Drop for Handle {
@@ -110,9 +110,9 @@ impl KubernetesStore {
                 "names of Leases begin with it: lower-case letters, digits, '-' and '.'",
             )
         })?;
-        let home = Home::start()?;
+        let runtime = StoreRuntime::start()?;
         let (clock, idle) = (Arc::clone(&options.clock), options.idle);
-        let connecting = home.run(async move {
+        let connecting = runtime.run(async move {
             let connected = connect::connect(&options).await?;
             let api = Api::new(connected, options.request_timeout, options.watch_time);
             // Whether it answers, whether we may list, and whether tokens can be ordered.
@@ -129,10 +129,10 @@ impl KubernetesStore {
             clock,
             idle,
             deletions: Arc::new(Semaphore::new(DELETIONS)),
-            pump: Pump::default(),
+            reflector: Reflector::default(),
             stopping: watch::channel(false).0,
         });
-        let handle = Handle { shared, capabilities: capabilities(), home };
+        let handle = Handle { shared, capabilities: capabilities(), runtime };
         Ok(Self { handle: Arc::new(handle) })
     }
 
@@ -148,7 +148,7 @@ impl KubernetesStore {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         self.handle.shared.check_open()?;
-        self.handle.home.run(work(Arc::clone(&self.handle.shared))).await
+        self.handle.runtime.run(work(Arc::clone(&self.handle.shared))).await
     }
 }
 
@@ -230,7 +230,7 @@ impl Backend for KubernetesStore {
 
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         self.handle.shared.check_open()?;
-        let watch = pump::watch(&self.handle.shared, &self.handle.home, request).await?;
+        let watch = reflector::watch(&self.handle.shared, &self.handle.runtime, request).await?;
         // A watch keeps the store open: one that nobody feeds would be silent for ever.
         Ok(watch.keeping(Arc::clone(&self.handle)))
     }
@@ -241,7 +241,7 @@ impl Backend for KubernetesStore {
         // All the room there is, once nobody needs it any more.
         let rest = u32::try_from(DELETIONS).unwrap_or(u32::MAX);
         let settled = async move { Ok(shared.deletions.acquire_many(rest).await.is_ok()) };
-        let _ = tokio::time::timeout(FINISHING, self.handle.home.run(settled)).await;
+        let _ = tokio::time::timeout(FINISHING, self.handle.runtime.run(settled)).await;
     }
 }
 

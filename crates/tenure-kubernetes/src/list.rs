@@ -7,8 +7,8 @@
 use tenure::store::{Page, Query};
 use tenure::{Object, Result};
 
+use crate::cleanup;
 use crate::shared::{Shared, row};
-use crate::tidy;
 
 /// One page of what is held.
 pub(crate) async fn list(shared: &Shared, query: &Query) -> Result<Page> {
@@ -18,7 +18,7 @@ pub(crate) async fn list(shared: &Shared, query: &Query) -> Result<Page> {
         let Some(id) = shared.id_of(&lease) else { continue };
         // Seen is seen, wanted or not: expiry counts from the first sight.
         let sight = shared.seen.observe(&lease, lease.revision()?, shared.clock.uptime());
-        tidy::idle(shared, &lease, sight);
+        cleanup::delete_if_idle(shared, &lease, sight);
         if let Some(row) = row(&lease, sight, &id)?
             && let Some(object) = row.read(shared.now().store_ms)
             && query.matches(&object)

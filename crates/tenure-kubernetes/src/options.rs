@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure::clock::{SharedClock, SystemClock};
 use tenure::{Error, Result};
+use tenure_net::address;
 
 /// Which cluster a [`crate::KubernetesStore`] uses, and how.
 ///
@@ -50,7 +51,8 @@ impl Options {
     /// # Errors
     /// [`Error::Invalid`] for anything else; unknown settings are errors.
     pub fn from_url(url: &str) -> Result<Self> {
-        let invalid = |reason: String| Error::invalid(format!("store URL {url:?}"), reason);
+        let address = format!("store URL {url:?}");
+        let invalid = |reason: String| Error::invalid(address.clone(), reason);
         let rest = url.strip_prefix("kubernetes:").ok_or_else(|| {
             invalid("it starts with kubernetes://, for instance kubernetes://jobs".into())
         })?;
@@ -61,11 +63,11 @@ impl Options {
         if !namespace.is_empty() {
             options = options.namespace(namespace);
         }
-        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let value = unquoted(value)
-                .filter(|value| !value.is_empty())
-                .ok_or_else(|| invalid(format!("{key} has no usable value")))?;
+        for setting in address::settings(&address, settings) {
+            let (key, value) = setting?;
+            if value.is_empty() {
+                return Err(invalid(format!("{key} has no value")));
+            }
             options = match key {
                 "kubeconfig" => options.kubeconfig(value),
                 "context" => options.context(value),
@@ -158,23 +160,6 @@ impl Options {
         self.clock = clock;
         self
     }
-}
-
-/// Text with `%xx` for bytes that would not survive in a URL.
-fn unquoted(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (hex, tail) = rest.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?);
-        rest = tail;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl Default for Options {

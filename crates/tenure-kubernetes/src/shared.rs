@@ -1,4 +1,4 @@
-//! What the handle, its calls and its pump share.
+//! What the handle, its calls and its reflector share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::api::Api;
 use crate::error::Failure;
 use crate::name::Names;
 use crate::observe::{Observations, Sight};
-use crate::pump::Pump;
 use crate::record::{self, ID};
+use crate::reflector::Reflector;
 use crate::wire::{self, Lease};
 
 /// Deletions on their way at once.
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) idle: Option<Duration>,
     /// Room for deletions on their way.
     pub(crate) deletions: Arc<Semaphore>,
-    pub(crate) pump: Pump,
+    pub(crate) reflector: Reflector,
     pub(crate) stopping: watch::Sender<bool>,
 }
 

@@ -43,17 +43,10 @@ pub enum FetchError {
 }
 
 impl Fetch {
-    /// Takes at most so long and so many bytes. `server` names the other side in errors about TLS, for
-    /// which the system's roots are trusted.
-    pub fn new(server: &'static str, timeout: Duration, max_bytes: usize) -> Self {
-        Self { tls: ClientTls::new(server), timeout, max_bytes }
-    }
-
-    /// Encrypts this way. It must offer no protocols of its own (ALPN): HTTP/1.1 is spoken.
-    #[must_use]
-    pub fn tls(mut self, tls: ClientTls) -> Self {
-        self.tls = tls.alpn(&[]);
-        self
+    /// Takes at most so long and so many bytes, and encrypts this way where the URL begins with `https`.
+    pub fn new(tls: ClientTls, timeout: Duration, max_bytes: usize) -> Self {
+        // HTTP/1.1 is spoken, so no other protocol is offered.
+        Self { tls: tls.alpn(&[]), timeout, max_bytes }
     }
 
     /// Fetches the document.
@@ -160,10 +153,11 @@ mod tests {
                 tokio::spawn(async move {
                     match tls {
                         None => answer(stream).await,
-                        Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => answer(stream).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                answer(stream).await;
+                            }
+                        }
                     }
                 });
             }
@@ -178,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_taken_whole_or_not_at_all() {
         let port = start(None).await;
-        let fetch = Fetch::new("tests", Duration::from_secs(10), MAX);
+        let fetch = Fetch::new(ClientTls::new("tests"), Duration::from_secs(10), MAX);
         let get =
             async |path: &str| fetch.get(&uri(format!("http://127.0.0.1:{port}{path}"))).await;
         assert_eq!(get("/most").await.unwrap().len(), MAX);
@@ -194,13 +188,13 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_silent_or_absent_is_an_error() {
         let port = start(None).await;
-        let fetch = Fetch::new("tests", Duration::from_millis(100), MAX);
+        let fetch = Fetch::new(ClientTls::new("tests"), Duration::from_millis(100), MAX);
         let error = fetch.get(&uri(format!("http://127.0.0.1:{port}/never"))).await.unwrap_err();
         assert!(matches!(error, FetchError::Timeout(_)), "{error}");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);
-        let fetch = Fetch::new("tests", Duration::from_secs(10), MAX);
+        let fetch = Fetch::new(ClientTls::new("tests"), Duration::from_secs(10), MAX);
         let error = fetch.get(&uri(format!("http://{nobody}/"))).await.unwrap_err().to_string();
         assert!(error.contains("refused"), "{error}");
     }
@@ -216,12 +210,13 @@ mod tests {
             .with_single_cert(vec![made.cert.der().clone()], key)
             .unwrap();
         let port = start(Some(server)).await;
-        let fetch = Fetch::new("tests", Duration::from_secs(10), MAX);
+        let fetch = Fetch::new(ClientTls::new("tests"), Duration::from_secs(10), MAX);
         let url = uri(format!("https://localhost:{port}/most"));
         // Without certificates of the machine's own the settings are wrong already; it is an error either way.
         assert!(fetch.get(&url).await.is_err());
         let ca = Pem::Text(made.cert.pem().into_bytes());
-        let fetch = fetch.tls(ClientTls::new("tests").ca(ca).alpn(&[b"h2"]));
+        let fetch =
+            Fetch::new(ClientTls::new("tests").ca(ca).alpn(&[b"h2"]), Duration::from_secs(10), MAX);
         assert_eq!(fetch.get(&url).await.unwrap().len(), MAX);
         let other = uri(format!("https://127.0.0.1:{port}/most"));
         let error = fetch.get(&other).await.unwrap_err().to_string();

@@ -1,30 +1,30 @@
 //! Tenure's server: gRPC and HTTP/JSON on one port, over any store.
 //!
-//! The way of a request: a connection is accepted (`listen`), who asks is found out (`front`, `auth`), the
-//! message is decoded (`grpc` or `http`), and `api` decides: may this caller do that, is there room for
-//! it, and what does the store say. So rules about callers are written once, in `api`, and both front
-//! doors are thin.
+//! The way of a request: `listen` accepts a connection, `dispatch` and `auth` find out who asks, `grpc` or
+//! `http` decodes the message, and `api` decides: whether this caller may do that, whether the limits allow
+//! it, and what the store says. So the rules about callers are written once, in `api`, and `grpc` and `http`
+//! are thin.
 //!
 //! The server keeps nothing that the store does not keep. Any number of replicas serve the same store,
 //! and a client that loses one goes on at another.
 
 mod address;
 pub mod api;
-mod arriving;
 pub mod auth;
+mod body_timeout;
+mod dispatch;
+mod drain;
 mod fault;
-mod front;
+mod first_request;
 pub mod grpc;
 pub mod http;
 mod leading;
 mod limits;
 mod listen;
 mod metrics;
-mod prompt;
+mod over_capacity;
 mod ready;
 mod shutdown;
-mod turned_away;
-mod unheard;
 
 pub use address::listen_addresses;
 pub use fault::Fault;

@@ -54,8 +54,7 @@ impl Default for ServerLimits {
 }
 
 impl ServerLimits {
-    /// Refuses limits with which nothing would ever be done: whoever asks would be told to ask again for
-    /// ever.
+    /// Refuses limits with which nothing would ever be done: every request would be told to come back.
     pub fn check(&self) -> Result<()> {
         let most = Semaphore::MAX_PERMITS;
         let counts = [

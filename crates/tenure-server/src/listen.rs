@@ -21,12 +21,12 @@ use tokio_rustls::TlsAcceptor;
 use crate::api::Api;
 use crate::auth::tls::ServerTls;
 use crate::auth::{Authenticator, Peer};
-use crate::front::{Front, Gate, admit};
+use crate::dispatch::{Admission, Dispatcher, admit};
+use crate::first_request::first_request_timeout;
 use crate::metrics::{self, Metrics};
-use crate::prompt::prompt;
+use crate::over_capacity::OverCapacity;
 use crate::ready::Readiness;
-use crate::turned_away::Doorkeeper;
-use crate::{Fault, ServerLimits, Shutdown, arriving, grpc, http, leading};
+use crate::{Fault, ServerLimits, Shutdown, body_timeout, grpc, http, leading};
 
 /// An HTTP/1 connection that asks for nothing further is closed after this long: later than clients that
 /// renew on it now and then, so that they do not meet its end.
@@ -117,30 +117,31 @@ impl Builder {
         let metrics = Metrics::new(registry, &api);
         let readiness = Readiness::new(&api)?;
         let refused = |error| tenure::Error::invalid("descriptors", format!("{error}"));
-        let gate = Arc::new(Gate::new(self.authenticator));
-        // What is nowhere is answered by `http`, in gRPC to whoever speaks it.
+        let admission = Arc::new(Admission::new(self.authenticator));
+        // Unknown paths are answered by `http`, also those of gRPC calls.
         let services = grpc::Services::new(&api);
         let calls =
             grpc::routes(&api, &services).map_err(refused)?.into_axum_router().reset_fallback();
         let health = grpc::open_routes(&api, &readiness).into_axum_router().reset_fallback();
-        let in_time = middleware::map_request_with_state(Arc::clone(api.room()), arriving::in_time);
+        let in_time =
+            middleware::map_request_with_state(Arc::clone(api.room()), body_timeout::layer);
         let router = calls
             .merge(http::routes(&api, &metrics))
             .layer(in_time.clone())
-            .layer(middleware::from_fn_with_state(Arc::clone(&gate), admit))
+            .layer(middleware::from_fn_with_state(Arc::clone(&admission), admit))
             .merge(health.layer(in_time))
             .merge(http::open_routes(&readiness))
             .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::measure));
-        let front = Front::new(gate, &api, Arc::clone(&metrics), services, router);
+        let dispatcher = Dispatcher::new(admission, &api, Arc::clone(&metrics), services, router);
         let (tls, grace) = (self.tls, self.grace);
-        Ok(Server { api, front, metrics, readiness, tls, grace, campaigns })
+        Ok(Server { api, dispatcher, metrics, readiness, tls, grace, campaigns })
     }
 }
 
 /// A server over one store.
 pub struct Server {
     api: Api,
-    front: Front,
+    dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     readiness: Readiness,
     tls: Option<ServerTls>,
@@ -173,7 +174,7 @@ impl Server {
     pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
         let limits = self.api.room().limits();
         let connections = Arc::new(Semaphore::new(limits.connections));
-        let doorkeeper = Doorkeeper::new(self.metrics.refusals());
+        let over_capacity = OverCapacity::new(self.metrics.refusals());
         let graceful = GracefulShutdown::new();
         let looking = tokio::spawn(self.readiness.clone().run());
         // Dropped with this.
@@ -195,24 +196,24 @@ impl Server {
             let _ = stream.set_nodelay(true);
             keep_asking(&stream);
             let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
-            // Whoever comes when all places are taken is turned away, not kept waiting.
+            // Connections beyond the limit are refused, not queued.
             let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
-                if let Some(place) = doorkeeper.place() {
-                    let (doorkeeper, cut) = (doorkeeper.clone(), cut.0.clone());
+                if let Some(place) = over_capacity.place() {
+                    let (over_capacity, cut) = (over_capacity.clone(), cut.0.clone());
                     tokio::spawn(async move {
                         let _place = place;
-                        cut.or(doorkeeper.tell(stream, acceptor)).await;
+                        cut.or(over_capacity.refuse(stream, acceptor)).await;
                     });
                 }
                 continue;
             };
-            let front = self.front.clone();
+            let dispatcher = self.dispatcher.clone();
             let watcher = graceful.watcher();
             let counted = self.metrics.connection();
-            let (cut, within) = (cut.0.clone(), limits.header_timeout);
+            let (cut, timeout) = (cut.0.clone(), limits.header_timeout);
             tokio::spawn(async move {
                 let _place = (place, counted);
-                let served = connection(stream, address, acceptor, within, front, watcher);
+                let served = connection(stream, address, acceptor, timeout, dispatcher, watcher);
                 if let Some(Err(error)) = cut.or(served).await {
                     tracing::debug!(%address, %error, "connection ended");
                 }
@@ -241,8 +242,8 @@ impl Drop for Cut {
     }
 }
 
-/// Has the system ask the other end whether it is still there when nothing passes. HTTP/2 asks by itself;
-/// but whoever waits over HTTP/1 is silent, and would keep its place in line after its machine has gone.
+/// Turns on TCP keep-alive. HTTP/2 has pings of its own; but a client that waits over HTTP/1 is silent, and
+/// would keep its place in the wait queue after its machine has gone.
 fn keep_asking(stream: &TcpStream) {
     let asking = TcpKeepalive::new().with_time(PING_EVERY).with_interval(PING_TIMEOUT);
     let _ = SockRef::from(stream).set_tcp_keepalive(&asking.with_retries(2));
@@ -254,8 +255,8 @@ async fn connection(
     stream: TcpStream,
     address: std::net::SocketAddr,
     acceptor: Option<TlsAcceptor>,
-    within: Duration,
-    front: Front,
+    timeout: Duration,
+    dispatcher: Dispatcher,
     watcher: hyper_util::server::graceful::Watcher,
 ) -> Result<(), Failure> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -270,19 +271,19 @@ async fn connection(
         .max_concurrent_streams(STREAMS);
     let serve = |certificate| {
         let peer = Arc::new(Peer { address, certificate });
-        service_fn(move |request| front.call(request, &peer))
+        service_fn(move |request| dispatcher.call(request, &peer))
     };
     match acceptor {
         None => {
-            let (io, service) = prompt(stream, serve(None), within);
+            let (io, service) = first_request_timeout(stream, serve(None), timeout);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
         Some(acceptor) => {
-            let stream = tokio::time::timeout(within, acceptor.accept(stream)).await??;
+            let stream = tokio::time::timeout(timeout, acceptor.accept(stream)).await??;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(|all| all.first()).cloned();
             let service = serve(certificate.map(|cert| cert.into_owned()));
-            let (io, service) = prompt(stream, service, within);
+            let (io, service) = first_request_timeout(stream, service, timeout);
             watcher.watch(builder.serve_connection(io, service).into_owned()).await
         }
     }

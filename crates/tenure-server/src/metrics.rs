@@ -1,7 +1,7 @@
 //! What the server counts, for Prometheus.
 //!
 //! Every label has a fixed set of values: routes are those that exist, and whatever else is asked for
-//! counts as one. Nobody can fill the memory of whoever scrapes.
+//! counts as one. So no client can fill the memory of the scraper.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Whether the server can do its work: the store answers, and the server is not about to leave.
 //!
-//! One task asks the store once a second, with little time to answer; whoever wants to know is told what
-//! it found. So any number of askers costs the store one read a second. The HTTP route and the gRPC
+//! One task asks the store once a second, with a short timeout, and everybody else gets what it found.
+//! So any number of probes costs the store one read a second. The HTTP route and the gRPC
 //! health service say the same.
 
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl Readiness {
         };
         let _: Option<()> = shutdown.or(asking).await;
         self.report(false).await;
-        // Whoever watches has been told; their streams end here, or they would keep the server from it.
+        // Watchers have been told. Their streams end here, or the server would wait for them.
         let mut health = self.shared.health.clone();
         for service in SERVICES {
             health.clear_service_status(service).await;

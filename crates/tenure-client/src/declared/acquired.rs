@@ -12,7 +12,7 @@ use super::ended::Ended;
 #[must_use = "a lease is released when its handle is dropped"]
 pub struct Acquired {
     context: LeaseContext,
-    /// Before the lease: whoever works in its context must stop first.
+    /// Dropped before the lease: the work in its context must stop first.
     closing: Closing,
     lease: Lease,
 }

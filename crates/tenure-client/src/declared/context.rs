@@ -190,7 +190,7 @@ impl LeaseContext {
     }
 }
 
-/// Ends the work of a context when dropped, for whoever still acts in it.
+/// Ends the work of a context when dropped.
 pub(super) struct Closing(LeaseContext);
 
 impl Drop for Closing {

@@ -1,7 +1,7 @@
 //! A lease that a caller holds: what it told, and what the store tells about it.
 //!
-//! The caller told for how long it held the lease when it called. It renews it, and cannot tell us. So
-//! whoever wants to know looks at the lease in the store, each time before what is known runs out.
+//! The caller told for how long it held the lease when it called. It renews the lease and cannot tell us. So
+//! its state is read from the store, each time before what is known runs out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,10 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// A lease that is held by whoever called.
+/// A lease that is held by our caller.
 pub(super) struct Elsewhere {
     known: Arc<Known>,
-    /// Driven by whoever waits for it; one look at the store serves all of them.
+    /// Driven by those who wait for it; one read of the store serves all of them.
     lost: Shared<BoxFuture<'static, Loss>>,
 }
 

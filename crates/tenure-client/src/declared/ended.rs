@@ -37,7 +37,7 @@ impl Ended {
         Self::Lost { lease: lease.id().to_owned(), token: lease.token(), loss }
     }
 
-    /// The error for whoever goes on as if nothing had ended.
+    /// The status for a handler that goes on after the end.
     pub(super) fn status(&self) -> Status {
         match self {
             Self::Lost { lease, token, loss } => {

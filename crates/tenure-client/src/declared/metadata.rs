@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tenure::{Error, Result};
+use tenure_net::address;
 
 use super::context::LeaseContext;
 
@@ -17,6 +19,18 @@ pub(super) const LEASE_HEADER: &str = "tenure-lease";
 const MAX_LEASES: usize = 16;
 /// The longest id of a lease.
 const MAX_ID: usize = 512;
+
+/// What is encoded in a scope: all but letters, digits, and signs that mean nothing in a header.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'.')
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'#')
+    .remove(b'+')
+    .remove(b'~');
 
 /// What a caller told about a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +50,11 @@ pub(super) fn write(context: &LeaseContext, headers: &mut HeaderMap) -> Result<(
     }
     for lease in leases {
         let valid = lease.remaining().as_millis();
-        let text = format!("{};token={};valid={valid}", encode(lease.id()), lease.token());
+        let text = format!(
+            "{};token={};valid={valid}",
+            utf8_percent_encode(lease.id(), ENCODED),
+            lease.token()
+        );
         let value = HeaderValue::try_from(text).map_err(|error| {
             Error::invalid(format!("lease {:?}", lease.id()), error.to_string())
         })?;
@@ -73,7 +91,10 @@ fn malformed(text: &str, reason: &str) -> Error {
 fn parse(text: &str) -> Result<Told> {
     let wrong = |reason: &str| malformed(text, reason);
     let mut parts = text.split(';').map(str::trim);
-    let id = parts.next().and_then(decode).ok_or_else(|| wrong("its scope is badly encoded"))?;
+    let id = parts
+        .next()
+        .and_then(|id| address::decode("scope", id).ok())
+        .ok_or_else(|| wrong("its scope is badly encoded"))?;
     if id.is_empty() || id.len() > MAX_ID || id.chars().any(char::is_control) {
         return Err(wrong("it names no scope"));
     }
@@ -95,32 +116,6 @@ fn parse(text: &str) -> Result<Told> {
     Ok(Told { id, token, valid: Duration::from_millis(valid.unwrap_or(0)) })
 }
 
-fn encode(id: &str) -> String {
-    let mut text = String::with_capacity(id.len());
-    for byte in id.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(byte.into()),
-            b'.' | b'/' | b'-' | b'_' | b':' | b'@' | b'#' | b'+' | b'~' => text.push(byte.into()),
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
-}
-
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        bytes.push(u8::try_from(digit()? * 16 + digit()?).ok()?);
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +123,7 @@ mod tests {
     #[test]
     fn whatever_a_scope_may_contain_survives_the_way() {
         for id in ["a.b/k", "a/with, comma;and=100%", "größe/ключ 1", "a/k#read-7", "a/ x "] {
-            let text = format!("{};token=7;valid=1500;later=x", encode(id));
+            let text = format!("{};token=7;valid=1500;later=x", utf8_percent_encode(id, ENCODED));
             assert!(HeaderValue::try_from(&text).is_ok(), "{text}");
             let valid = Duration::from_millis(1500);
             assert_eq!(parse(&text).unwrap(), Told { id: id.into(), token: 7, valid });

@@ -7,7 +7,7 @@
 //! - At the instant that the lease is lost, or the deadline of the work comes, the work is dropped, and so
 //!   is every call made under it, here and at the services called, however deep.
 //! - The lease is released after the work has stopped, never before.
-//! - Whoever does not stop can still do no harm: a commit [fenced](LeaseContext::fence) by the context
+//! - Work that does not stop can still do no harm: a commit [fenced](LeaseContext::fence) by the context
 //!   does not apply once a lease of it is lost.
 
 mod acquired;

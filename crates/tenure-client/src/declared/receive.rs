@@ -16,7 +16,7 @@ use super::context::{Deadline, LeaseContext};
 use super::elsewhere::Elsewhere;
 use super::{body, metadata, timeout};
 
-/// A layer for a gRPC server: whoever is called under a lease works under it.
+/// A layer for a gRPC server: a handler that is called under a lease works under it.
 ///
 /// The handler finds the leases of its caller in [`LeaseContext::current`] and in the extensions of the
 /// request. Its work, the stream that it answers with included, is dropped when the caller goes away or

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::Error;
 use tenure::lease::Wait;
 
-use super::{Asked, View};
+use super::{AcquireTerms, View};
 use crate::Fault;
 
 /// Work on a request that stays where it is: it is large, and handed on by value it would be kept once
@@ -34,13 +34,13 @@ impl View {
 
     /// Acquires something, which takes its room itself. A wait takes as long as it takes; without one
     /// there is an answer in time.
-    pub async fn acquiring<T>(&self, asked: &Asked, work: impl Work<T>) -> Result<T, Fault> {
+    pub async fn acquiring<T>(&self, asked: &AcquireTerms, work: impl Work<T>) -> Result<T, Fault> {
         match asked.wait {
-            // Giving up leaves what may have been acquired to whoever asks again.
+            // Giving up keeps what may have been acquired: the same owner can ask again and gets it.
             Wait::No if asked.may_ask_again() => {
                 self.in_time(work, |late| Error::unknown("server", late)).await
             }
-            // Giving up lets go of it.
+            // Giving up releases it.
             Wait::No => self.in_time(work, |late| Error::unavailable("server", late)).await,
             Wait::For(_) | Wait::Forever => work.await,
         }

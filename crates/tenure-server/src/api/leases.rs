@@ -11,7 +11,7 @@ use tenure::lease::{
 };
 
 use super::records::about;
-use super::{Grounds, View};
+use super::{StreamAuthorisation, View};
 use crate::Fault;
 use crate::auth::Action;
 use crate::auth::audit::Notable;
@@ -19,7 +19,7 @@ use crate::limits::Use;
 
 /// On what terms a caller asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct AcquireTerms {
     /// `name`, or `name#start`.
     pub owner: String,
     /// The life of the lease.
@@ -32,7 +32,7 @@ pub struct Asked {
     pub reapable: bool,
 }
 
-impl Asked {
+impl AcquireTerms {
     /// Whether the same owner can ask again, and get what it has: it knows its own start.
     pub(super) fn may_ask_again(&self) -> bool {
         self.owner.contains('#')
@@ -40,12 +40,12 @@ impl Asked {
 }
 
 /// Who holds a scope, and who waits for it.
-pub type Shown = Status;
+pub type LeaseStatus = Status;
 
 impl View {
     /// Acquires a scope for an owner. Dropping the future gives up. The same owner asking again gets what
     /// it has.
-    pub async fn acquire(&self, scope: &Scope, asked: &Asked) -> Result<LeaseGrant, Fault> {
+    pub async fn acquire(&self, scope: &Scope, asked: &AcquireTerms) -> Result<LeaseGrant, Fault> {
         self.require(Action::LeasesHold, scope.as_str())?;
         let terms = self.terms(asked)?;
         let acquiring = pin!(self.part.coordinator.acquire(scope, &terms));
@@ -55,13 +55,13 @@ impl View {
     }
 
     /// The library's terms for what was asked.
-    pub(super) fn terms(&self, asked: &Asked) -> Result<Terms, Fault> {
+    pub(super) fn terms(&self, asked: &AcquireTerms) -> Result<Terms, Fault> {
         let owner = match asked.owner.split_once('#') {
             Some((name, start)) => Owner::from_parts(name, start)?,
             None => Owner::new(&asked.owner, &**self.part.store.random())?,
         };
         let mut terms = Terms::new().owner(owner).wait(self.bounded(asked.wait));
-        // Whoever does not know its own start cannot ask again: what it gives up is let go.
+        // An owner that does not know its own start cannot ask again, so what it gives up is released.
         if asked.may_ask_again() {
             terms = terms.resume();
         }
@@ -87,11 +87,11 @@ impl View {
     }
 
     /// Takes room for the wait, and ends it when the server leaves, or when the caller is not known or may
-    /// not hold it any more. Whoever does not wait takes no longer than a request, which is answered.
+    /// not hold it any more. An acquire that does not wait takes no longer than any request.
     /// The wait is pinned where it begins: it is large, and handed on by value it would be copied often.
     pub(super) async fn waiting<T>(
         &self,
-        asked: &Asked,
+        asked: &AcquireTerms,
         resource: &str,
         acquiring: Pin<&mut impl Future<Output = tenure::Result<T>>>,
     ) -> Result<T, Fault> {
@@ -103,7 +103,7 @@ impl View {
         let acquired = tokio::select! {
             biased;
             acquired = self.api.shutdown().or(acquiring) => acquired,
-            fault = self.caller.gone(|| self.require(Action::LeasesHold, resource)) => {
+            fault = self.caller.revoked(|| self.require(Action::LeasesHold, resource)) => {
                 return Err(fault);
             }
         };
@@ -130,7 +130,7 @@ impl View {
     }
 
     /// Starts the lives of leases anew, many at once. Each has an answer that stands alone, also where the
-    /// caller may not. Whoever is nobody any more gets no answer at all.
+    /// caller may not. A caller that is no longer known gets no answer at all.
     pub async fn renew(&self, grants: &[LeaseGrant]) -> Result<Vec<Result<Renewed, Fault>>, Fault> {
         let mut answers = Vec::with_capacity(grants.len());
         for grant in grants {
@@ -190,7 +190,7 @@ impl View {
     }
 
     /// Whether the caller may act on this grant. It comes from outside, and so does the line that it names:
-    /// whoever is passed a lease is taken out of that.
+    /// a hand-over takes the successor out of that line.
     pub fn may_hold(&self, grant: &LeaseGrant) -> Result<(), Fault> {
         self.may_hold_lease(&grant.id)?;
         if grant.queue == grant.id {
@@ -199,7 +199,7 @@ impl View {
         self.require(Action::LeasesHold, &about(&grant.queue))
     }
 
-    /// Whether the caller may hold the lease with this id, or tidy up after whoever did.
+    /// Whether the caller may hold the lease with this id, or clean up after its holder.
     pub(super) fn may_hold_lease(&self, id: &str) -> Result<(), Fault> {
         let scope = id.split_once('#').map_or(id, |(scope, _)| scope);
         // It comes from outside: what it names must be something that can be held at all.
@@ -230,7 +230,7 @@ impl View {
     }
 
     /// Who holds a scope, and who waits for it.
-    pub async fn show(&self, scope: &Scope) -> Result<Shown, Fault> {
+    pub async fn show(&self, scope: &Scope) -> Result<LeaseStatus, Fault> {
         self.require(Action::LeasesRead, scope.as_str())?;
         Ok(self.part.coordinator.status(scope).await?)
     }
@@ -267,9 +267,9 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, Grounds), Fault> {
-        let grounds = self.watch_grounds(prefix)?;
-        Ok((self.opening(self.part.coordinator.watch(prefix, after)).await?, grounds))
+    ) -> Result<(BoxStream<'static, tenure::Result<LeaseEvent>>, StreamAuthorisation), Fault> {
+        let authorisation = self.authorise_lease_watch(prefix)?;
+        Ok((self.opening(self.part.coordinator.watch(prefix, after)).await?, authorisation))
     }
 
     /// The same, commit by commit.
@@ -277,17 +277,17 @@ impl View {
         &self,
         prefix: &str,
         after: Option<u64>,
-    ) -> Result<(LeaseWatch, Grounds), Fault> {
-        let grounds = self.watch_grounds(prefix)?;
-        Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, grounds))
+    ) -> Result<(LeaseWatch, StreamAuthorisation), Fault> {
+        let authorisation = self.authorise_lease_watch(prefix)?;
+        Ok((self.opening(self.coordinator().watch_batches(prefix, after)).await?, authorisation))
     }
 
-    /// Refuses whoever may not see everything that begins with this. A prefix goes by letters and a
-    /// permission by names, so whoever may see all of `billing` is told which prefixes that is.
-    fn watch_grounds(&self, prefix: &str) -> Result<Grounds, Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, format!("{prefix}*").into())]);
-        let Err(Fault::Denied { subject, action, resource, mut advice }) = grounds else {
-            return grounds;
+    /// Refuses a caller that may not see everything that begins with this. A prefix goes by letters and a
+    /// permission by names, so a caller that may see all of `billing` is told which prefixes that is.
+    fn authorise_lease_watch(&self, prefix: &str) -> Result<StreamAuthorisation, Fault> {
+        let authorisation = self.authorise([(Action::LeasesRead, format!("{prefix}*").into())]);
+        let Err(Fault::Denied { subject, action, resource, mut advice }) = authorisation else {
+            return authorisation;
         };
         let narrower = ["/", "."].map(|end| format!("{prefix}{end}"));
         let may = |prefix: &&String| self.caller.may(Action::LeasesRead, &format!("{prefix}*"));
@@ -309,11 +309,12 @@ impl View {
     pub async fn observe(
         &self,
         scope: &Scope,
-    ) -> Result<(BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, Grounds), Fault> {
-        let grounds = self.grounds([(Action::LeasesRead, scope.as_str().into())])?;
+    ) -> Result<(BoxStream<'static, tenure::Result<Option<LeaseInfo>>>, StreamAuthorisation), Fault>
+    {
+        let authorisation = self.authorise([(Action::LeasesRead, scope.as_str().into())])?;
         let election = Election::new(&self.part.coordinator, scope.clone());
         let leaders = self.opening(election.observe()).await?;
-        Ok((leaders, grounds))
+        Ok((leaders, authorisation))
     }
 }
 
@@ -338,7 +339,7 @@ mod tests {
         let store = MemoryStore::new().into_store();
         let api = Api::new(store, ServerLimits::default(), Shutdown::default()).unwrap();
         let view = api.view(&Caller::anybody()).unwrap();
-        let asked = Asked { owner: "a#1".into(), ..Asked::default() };
+        let asked = AcquireTerms { owner: "a#1".into(), ..AcquireTerms::default() };
         let scope = scope("a.b/c").unwrap();
         let acquiring = view.acquire(&scope, &asked);
         let size = size_of_val(&acquiring);

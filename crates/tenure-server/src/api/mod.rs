@@ -1,21 +1,21 @@
 //! What a caller may ask, in the library's types: permissions, limits and audit are checked here, so
 //! that both front doors are thin.
 
-mod asking;
-mod grounds;
+mod hand_over;
 mod in_time;
 mod leases;
-pub(crate) mod marks;
 mod objects;
 mod reap;
 mod records;
 mod slots;
+mod stream_authorisation;
 mod view;
+pub(crate) mod watch_progress;
 
-pub use asking::HandingOver;
-pub use grounds::Grounds;
-pub use leases::{Asked, Shown, scope};
-pub use slots::ShownSlots;
+pub use hand_over::HandOverTerms;
+pub use leases::{AcquireTerms, LeaseStatus, scope};
+pub use slots::SlotsStatus;
+pub use stream_authorisation::{StreamAuthorisation, StreamEnd};
 pub use view::View;
 
 use std::collections::HashMap;

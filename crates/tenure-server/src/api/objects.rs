@@ -13,7 +13,7 @@ use tenure::store::{
 use tenure::{Key, Object};
 
 use super::records::{about, is_of_leases};
-use super::{Grounds, View};
+use super::{StreamAuthorisation, View};
 use crate::Fault;
 use crate::auth::Action;
 
@@ -51,19 +51,22 @@ impl View {
     }
 
     /// What happens from now on or from a revision on.
-    pub async fn watch(&self, request: &WatchRequest) -> Result<(Watch, Grounds), Fault> {
-        let grounds = match &request.kind {
+    pub async fn watch(
+        &self,
+        request: &WatchRequest,
+    ) -> Result<(Watch, StreamAuthorisation), Fault> {
+        let authorisation = match &request.kind {
             Some(kind) if is_of_leases(kind) && self.sees_some_of(&request.prefix) => {
                 let watch = self.seen(self.opening(self.part.store.watch(request)).await?);
-                return Ok((watch, self.some_grounds(Action::LeasesRead)));
+                return Ok((watch, self.authorise_some(Action::LeasesRead)));
             }
-            Some(kind) => self.grounds([reading(kind, &request.prefix, true)])?,
+            Some(kind) => self.authorise([reading(kind, &request.prefix, true)])?,
             None => {
                 let all = |action| (action, Cow::Borrowed("*"));
-                self.grounds([all(Action::ObjectsRead), all(Action::LeasesRead)])?
+                self.authorise([all(Action::ObjectsRead), all(Action::LeasesRead)])?
             }
         };
-        Ok((self.opening(self.part.store.watch(request)).await?, grounds))
+        Ok((self.opening(self.part.store.watch(request)).await?, authorisation))
     }
 
     /// Whether the caller may see some of the leases with this prefix, though perhaps not all.

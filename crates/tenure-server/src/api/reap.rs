@@ -1,8 +1,8 @@
 //! Reaping on behalf of callers who are elsewhere.
 //!
 //! A function cannot be sent, so what is to happen for a lease that ended without a release comes as a
-//! commit: it applies together with the removal of what was left, which can be removed but once. Whoever
-//! may hold a scope may reap there, and needs permission for what it commits as for any commit.
+//! commit: it applies together with the removal of what was left, which can be removed only once. A caller
+//! that may hold a scope may reap there, and needs permission for what it commits as for any commit.
 
 use tenure::lease::{LeaseInfo, Namespace};
 use tenure::store::Commit;

@@ -1,13 +1,13 @@
 //! The records that leases are made of, and what it takes to write them.
 //!
-//! Whoever may hold a scope may write the records of that scope. Who goes over the heads of others needs
-//! more than that, and the audit log is told:
+//! A caller that may hold a scope may write the records of that scope. Writes that act against other holders
+//! need more than that, and go to the audit log:
 //!
 //! - The word left for a holder that was revoked is for those who may revoke. So is a request to hand
-//!   over; the holder takes it up, and whoever left it takes it back.
+//!   over; the holder takes it up, and its author takes it back.
 //! - So is a lease that is written or deleted without naming what is there. A holder knows its token and
-//!   revision, and whoever acquires expects nothing.
-//! - How many slots a group has is for those who may resize it. Whoever takes a slot may create the
+//!   revision, and an acquire expects nothing.
+//! - How many slots a group has is for those who may resize it. A caller that takes a slot may create the
 //!   group's record, and write it again with the same count; not remove it, nor let it expire.
 
 use std::borrow::Cow;

@@ -3,14 +3,14 @@
 use tenure::lease::{LeaseGrant, Namespace, SlotInfo, SlotsSize, WaiterInfo};
 
 use super::records::group;
-use super::{Asked, View};
+use super::{AcquireTerms, View};
 use crate::Fault;
 use crate::auth::Action;
 use crate::auth::audit::Notable;
 
 /// A group of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShownSlots {
+pub struct SlotsStatus {
     /// How many there are, if the group exists.
     pub size: Option<SlotsSize>,
     /// Who has which.
@@ -25,7 +25,7 @@ impl View {
         &self,
         namespace: &Namespace,
         count: u32,
-        asked: &Asked,
+        asked: &AcquireTerms,
     ) -> Result<(LeaseGrant, u32), Fault> {
         let group = group(namespace.as_str());
         self.require(Action::LeasesHold, &group)?;
@@ -58,10 +58,10 @@ impl View {
     }
 
     /// A group: its count, who holds what, who waits.
-    pub async fn show_slots(&self, namespace: &Namespace) -> Result<ShownSlots, Fault> {
+    pub async fn show_slots(&self, namespace: &Namespace) -> Result<SlotsStatus, Fault> {
         self.require(Action::LeasesRead, &group(namespace.as_str()))?;
         let slots = self.part.coordinator.slots(namespace);
         let (size, holders) = (slots.size().await?, slots.holders().await?);
-        Ok(ShownSlots { size, holders, waiters: slots.waiters().await? })
+        Ok(SlotsStatus { size, holders, waiters: slots.waiters().await? })
     }
 }

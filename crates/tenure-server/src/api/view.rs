@@ -46,7 +46,7 @@ impl View {
         told
     }
 
-    /// Whoever acts for the caller on leases. Nothing is checked here.
+    /// What acts for the caller on leases. Nothing is checked here.
     pub fn coordinator(&self) -> &Coordinator {
         &self.part.coordinator
     }
@@ -56,8 +56,8 @@ impl View {
         if self.caller.may(action, resource) {
             return Ok(());
         }
-        // On a stream, whoever was known when it began may not be any more.
-        self.caller.still()?;
+        // The caller of a stream was known when it began and may not be any more.
+        self.caller.check()?;
         audit::denied(&self.caller, action, resource);
         Err(self.caller.denial(action, resource))
     }

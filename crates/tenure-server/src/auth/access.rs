@@ -21,8 +21,8 @@ use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 
 use super::permission::Permissions;
+use super::reloaded::Reloaded;
 use super::tokens::{Sum, parse_sum};
-use super::watched::Watched;
 
 /// The longest name of a caller or a tenant.
 const NAME_BYTES: usize = 256;
@@ -82,9 +82,9 @@ pub(super) struct Access {
 
 impl Access {
     /// The list in this file, as it changes.
-    pub(super) fn open(path: &Path, clock: &SharedClock) -> Result<Watched<Self>> {
+    pub(super) fn open(path: &Path, clock: &SharedClock) -> Result<Reloaded<Self>> {
         let name = format!("token file {}", path.display());
-        Watched::open(&[path], Arc::clone(clock), move |files| {
+        Reloaded::open(&[path], Arc::clone(clock), move |files| {
             let bytes = files.first().map_or(&[][..], |file| file);
             let text =
                 std::str::from_utf8(bytes).map_err(|_| Error::invalid(&name, "not UTF-8"))?;

@@ -32,8 +32,8 @@ pub(crate) struct Notable {
     pub(crate) what: &'static str,
 }
 
-/// Notable things that are being done. If whoever asked goes away, or the store does not say how it went,
-/// they may have been done, and that is told.
+/// Notable things that are being done. If the caller goes away, or the store does not say how it went, the
+/// log says that they may have been done.
 #[must_use = "dropped, it says that nobody knows"]
 pub(crate) struct Noting<'a> {
     caller: &'a Caller,

@@ -2,9 +2,9 @@
 //!
 //! A browser sends a page's requests to any address, this server's too, from inside of whatever wall it
 //! stands behind and with whatever certificate it has. Programs say neither `Origin` nor
-//! `Sec-Fetch-Site`, browsers always say one of them with what matters. So whoever says either must be a
-//! page of this very server, and, where nobody has to say who they are, the server must have been called
-//! by an address or as `localhost`: a name could be one that somebody else has pointed here.
+//! `Sec-Fetch-Site`, browsers always say one of them with what matters. So a request with either must come
+//! from a page of this very server. Without authentication the server must also have been called by an
+//! address or as `localhost`: a name could be one that somebody else has pointed here.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};

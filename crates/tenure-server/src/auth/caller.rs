@@ -9,7 +9,7 @@ use tenure::clock::SharedClock;
 
 use super::access::{Access, Entry, Who};
 use super::permission::Permissions;
-use super::watched::{EVERY, Watched};
+use super::reloaded::{EVERY, Reloaded};
 use crate::Fault;
 use crate::fault::ASK_FOR_IT;
 
@@ -80,20 +80,20 @@ enum Standing {
     /// It is asked for nothing, and may do nothing else.
     Nothing,
     /// As long as it is in the list, and as it is there.
-    Listed(Arc<Watched<Access>>, Who),
+    Listed(Arc<Reloaded<Access>>, Who),
     /// As it was signed, until the clock's uptime gets there.
     Signed(Arc<Permissions>, SharedClock, Duration),
 }
 
 impl Caller {
-    /// Whoever connects where no authentication is asked for.
+    /// The caller where authentication is off.
     pub fn anybody() -> Self {
         static ANYBODY: OnceLock<Arc<str>> = OnceLock::new();
         let subject = Arc::clone(ANYBODY.get_or_init(|| "anybody".into()));
         Self { subject, tenant: None, peer: None, standing: Standing::Everything }
     }
 
-    /// Whoever asks for what needs no credentials.
+    /// The caller of a route that needs no credentials.
     pub(super) fn nobody() -> Self {
         Self::new("nobody", None, Standing::Nothing)
     }
@@ -102,7 +102,7 @@ impl Caller {
     pub(super) fn listed(
         subject: &str,
         entry: &Entry,
-        list: &Arc<Watched<Access>>,
+        list: &Arc<Reloaded<Access>>,
         who: Who,
     ) -> Self {
         let standing = Standing::Listed(Arc::clone(list), who);
@@ -190,9 +190,9 @@ impl Caller {
         }
     }
 
-    /// Refuses whoever was known when it connected and is not any more: its token was taken out of the
+    /// Fails if the caller was known when it connected and is not any more: its token was taken out of the
     /// file, or has expired.
-    pub fn still(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), Fault> {
         let gone = match &self.standing {
             Standing::Everything | Standing::Nothing => return Ok(()),
             Standing::Listed(list, who) if self.entry(&list.current(), who).is_none() => {
@@ -206,14 +206,14 @@ impl Caller {
 
     /// Resolves when it is not known any more, or something else that it rests on is gone: for waits and
     /// streams, on which it asks for nothing further.
-    pub async fn gone(&self, still: impl Fn() -> Result<(), Fault>) -> Fault {
+    pub async fn revoked(&self, check: impl Fn() -> Result<(), Fault>) -> Fault {
         loop {
             match &self.standing {
                 Standing::Everything | Standing::Nothing => std::future::pending().await,
                 Standing::Listed(list, _) => list.clock().sleep(EVERY).await,
                 Standing::Signed(_, clock, until) => clock.sleep_until(*until).await,
             }
-            if let Err(fault) = self.still().and_then(|()| still()) {
+            if let Err(fault) = self.check().and_then(|()| check()) {
                 return fault;
             }
         }
@@ -249,8 +249,8 @@ mod tests {
         let until = shared.uptime() + Duration::from_secs(60);
         let all = Permissions::parse(&["*"]).unwrap();
         let caller = Caller::signed("a", None, all, &shared, until);
-        let mut gone = Box::pin(caller.gone(|| Ok(())));
-        assert!(caller.may(Action::LeasesHold, "a/b") && caller.still().is_ok());
+        let mut gone = Box::pin(caller.revoked(|| Ok(())));
+        assert!(caller.may(Action::LeasesHold, "a/b") && caller.check().is_ok());
         assert!((&mut gone).now_or_never().is_none());
         // A wall clock that is set back and forth changes nothing.
         clock.step_wall(-3_600_000);
@@ -258,7 +258,7 @@ mod tests {
         assert!(caller.may(Action::LeasesHold, "a/b"));
         clock.advance(Duration::from_secs(1));
         assert!(!caller.may(Action::LeasesHold, "a/b") && !caller.may_some(Action::LeasesHold));
-        assert!(matches!(caller.still(), Err(Fault::Unauthenticated(_))));
+        assert!(matches!(caller.check(), Err(Fault::Unauthenticated(_))));
         assert!(matches!(gone.await, Fault::Unauthenticated(_)));
     }
 

@@ -1,102 +1,58 @@
-//! One small document from one URL: a connection of its own, no redirects, a bound on time and size.
+//! Where the keys of signed tokens are fetched from: one URL that nobody else can answer for.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-
-use super::tls;
+use http::Uri;
+use tenure_net::fetch::Fetch;
+use tenure_net::tls::ClientTls;
 
 /// From the name's address to the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Sets of keys have a few thousand.
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_BYTES: usize = 1024 * 1024;
+/// What TLS is for, in errors.
+const PURPOSE: &str = "the keys of signed tokens";
 
-/// Where to get it.
+/// Where to get them.
 pub(super) struct Source {
     uri: Uri,
-    host: String,
-    port: u16,
-    tls: Option<Arc<rustls::ClientConfig>>,
+    fetch: Fetch,
 }
 
 impl Source {
     /// Refuses a URL that others could answer in its place.
     pub(super) fn new(uri: Uri) -> Result<Self, String> {
         let host = uri.host().ok_or("it names no host")?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = host.trim_matches(['[', ']']);
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("a name and password in it would end up in logs; leave them out".into());
         }
         let local = host == "localhost"
             || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-        let (port, tls) = match uri.scheme_str() {
-            Some("https") => (443, Some(Arc::new(tls::client_config()?))),
-            Some("http") if local => (80, None),
+        let tls = ClientTls::new(PURPOSE);
+        match uri.scheme_str() {
+            // A machine without trusted certificates is told so now, not with the first token.
+            Some("https") => drop(tls.config().map_err(|error| error.to_string())?),
+            Some("http") if local => {}
             Some("http") => {
-                return Err(
-                    "over plain http anybody on the way could put in keys of their own; use \
-                            https"
-                        .into(),
-                );
+                let reason = "over plain http anybody on the way could put in keys of their own; \
+                              use https";
+                return Err(reason.into());
             }
             _ => return Err("it must begin with https://".into()),
-        };
-        let port = uri.port_u16().unwrap_or(port);
-        Ok(Self { uri, host, port, tls })
+        }
+        Ok(Self { uri, fetch: Fetch::new(tls, TIMEOUT, MAX_BYTES) })
     }
 
     pub(super) fn uri(&self) -> &Uri {
         &self.uri
     }
-}
 
-/// The document.
-pub(super) async fn get(source: &Source) -> Result<Bytes, String> {
-    let late = |_| format!("no answer within {TIMEOUT:?}");
-    tokio::time::timeout(TIMEOUT, connect(source)).await.map_err(late)?
-}
-
-async fn connect(source: &Source) -> Result<Bytes, String> {
-    let stream = TcpStream::connect((source.host.as_str(), source.port)).await;
-    let stream = stream.map_err(|error| format!("connecting: {error}"))?;
-    let Some(tls) = &source.tls else { return ask(source, stream).await };
-    let name = ServerName::try_from(source.host.clone()).map_err(|error| error.to_string())?;
-    let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
-    ask(source, stream.map_err(|error| format!("TLS: {error}"))?).await
-}
-
-async fn ask<T>(source: &Source, stream: T) -> Result<Bytes, String>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let path = source.uri.path_and_query().map_or("/", |path| path.as_str());
-    let authority = source.uri.authority().map_or("", |authority| authority.as_str());
-    let request = Request::get(path)
-        .header(header::HOST, authority)
-        .header(header::ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| error.to_string())?;
-    let work = async move {
-        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        if answer.status() != StatusCode::OK {
-            return Err(format!("the answer was {}", answer.status()));
-        }
-        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
-        body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
-    };
-    // The connection ends when the work is done and lets go of it.
-    tokio::join!(work, connection).0
+    /// The document.
+    pub(super) async fn get(&self) -> Result<Bytes, String> {
+        self.fetch.get(&self.uri).await.map_err(|error| error.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -117,8 +73,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_taken_whole_or_not_at_all() {
         use axum::routing;
-        let large = || async { vec![b'a'; MOST_BYTES + 1] };
-        let most = || async { vec![b'a'; MOST_BYTES] };
+        let large = || async { vec![b'a'; MAX_BYTES + 1] };
+        let most = || async { vec![b'a'; MAX_BYTES] };
         let moved = || async { axum::response::Redirect::temporary("/most") };
         let routes = axum::Router::new()
             .route("/large", routing::get(large))
@@ -129,9 +85,9 @@ mod tests {
         tokio::spawn(async move { axum::serve(listener, routes).await });
         let fetch = async |path: &str| {
             let uri = format!("http://{address}{path}").parse().unwrap();
-            get(&Source::new(uri).unwrap()).await
+            Source::new(uri).unwrap().get().await
         };
-        assert_eq!(fetch("/most").await.unwrap().len(), MOST_BYTES);
+        assert_eq!(fetch("/most").await.unwrap().len(), MAX_BYTES);
         assert!(fetch("/large").await.is_err());
         assert!(fetch("/moved").await.unwrap_err().contains("307"));
         assert!(fetch("/none").await.unwrap_err().contains("404"));

@@ -15,11 +15,11 @@ use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 
 use super::access::{check_subject, check_tenant};
+use super::jwks::Jwks;
 use super::keys::{KeySet, Missing};
 use super::permission::Permissions;
-use super::remote::Remote;
+use super::reloaded::Reloaded;
 use super::verified::Verified;
-use super::watched::Watched;
 use super::{Caller, JwtSettings, Refusal, tokens};
 
 /// How far clocks may disagree.
@@ -36,8 +36,8 @@ pub(super) struct Jwt {
 }
 
 enum Keys {
-    File(Watched<Arc<KeySet>>),
-    Remote(Remote),
+    File(Reloaded<Arc<KeySet>>),
+    Jwks(Jwks),
 }
 
 impl Jwt {
@@ -50,7 +50,7 @@ impl Jwt {
         let keys = match sources {
             (Some(path), None, None) => Keys::File(open(path, clock, KeySet::secret)?),
             (None, Some(path), None) => Keys::File(open(path, clock, KeySet::public)?),
-            (None, None, Some(url)) => Keys::Remote(Remote::new(url, clock)?),
+            (None, None, Some(url)) => Keys::Jwks(Jwks::new(url, clock)?),
             _ => return Err(wrong("set one of hs256_secret_file, jwks_file and jwks_url")),
         };
         Ok(Self { settings, keys, verified: Verified::default(), clock: Arc::clone(clock) })
@@ -60,7 +60,7 @@ impl Jwt {
     pub(super) async fn caller(&self, token: &str) -> std::result::Result<Caller, Refusal> {
         let sum = tokens::sum(token);
         if let Some((caller, keys)) = self.verified.find(&sum) {
-            if caller.still().is_ok() && Arc::ptr_eq(&keys, &self.current_keys().await?) {
+            if caller.check().is_ok() && Arc::ptr_eq(&keys, &self.current_keys().await?) {
                 return Ok(caller);
             }
             self.verified.forget(&sum);
@@ -101,21 +101,21 @@ impl Jwt {
         let until = self.until(&claims);
         let caller = Caller::signed(subject, tenant, permissions, &self.clock, until);
         // It may be over by our clock since it was checked by the system's.
-        caller.still().map_err(|fault| Refusal { subject: Some(subject.into()), fault })?;
+        caller.check().map_err(|fault| Refusal { subject: Some(subject.into()), fault })?;
         Ok((caller, keys, until))
     }
 
     async fn current_keys(&self) -> Result<Arc<KeySet>> {
         match &self.keys {
             Keys::File(file) => Ok(Arc::clone(&file.current())),
-            Keys::Remote(remote) => remote.keys().await,
+            Keys::Jwks(remote) => remote.keys().await,
         }
     }
 
     /// The keys, or newer ones if there are any and the token needs them.
     async fn keys_for(&self, header: &Header) -> std::result::Result<Arc<KeySet>, Refusal> {
         let keys = self.current_keys().await?;
-        let Keys::Remote(remote) = &self.keys else { return Ok(keys) };
+        let Keys::Jwks(remote) = &self.keys else { return Ok(keys) };
         if !matches!(keys.find(header), Err(Missing::Unknown)) {
             return Ok(keys);
         }
@@ -158,7 +158,7 @@ impl Jwt {
                 check_tenant(tenant)?;
                 Ok(Some(tenant.as_str().into()))
             }
-            // Whoever set it meant tenants to be kept apart; one without would see them all.
+            // The setting keeps tenants apart. A token without the claim would see all of them.
             None if named.is_some() => {
                 Err(format!("it has no claim {claim}, which names the tenant"))
             }
@@ -181,9 +181,9 @@ fn open(
     path: &Path,
     clock: &SharedClock,
     load: fn(&[u8]) -> Result<KeySet>,
-) -> Result<Watched<Arc<KeySet>>> {
+) -> Result<Reloaded<Arc<KeySet>>> {
     let name = format!("key file {}", path.display());
-    Watched::open(&[path], Arc::clone(clock), move |files| {
+    Reloaded::open(&[path], Arc::clone(clock), move |files| {
         let keys = load(files.first().map_or(&[][..], |file| file));
         keys.map(Arc::new).map_err(|error| Error::invalid(name.clone(), error.to_string()))
     })
@@ -285,11 +285,11 @@ mod tests {
         let other = World::new();
         std::fs::write(world.dir.path().join("keys"), document(&other.key)).unwrap();
         assert!(world.jwt.caller(&token).await.is_ok(), "looked again too soon");
-        world.clock.advance(super::super::watched::EVERY);
+        world.clock.advance(super::super::reloaded::EVERY);
         assert!(world.refusal(&token).await.contains("not signed by"));
         // And let in again when it is back.
         std::fs::write(world.dir.path().join("keys"), document(&world.key)).unwrap();
-        world.clock.advance(super::super::watched::EVERY);
+        world.clock.advance(super::super::reloaded::EVERY);
         assert!(world.jwt.caller(&token).await.is_ok());
     }
 }

@@ -10,15 +10,15 @@ pub(crate) mod browser;
 mod caller;
 mod certificate;
 mod fetch;
+mod jwks;
 mod jwt;
 mod keys;
 mod permission;
-mod remote;
+mod reloaded;
 mod settings;
 pub mod tls;
 pub mod tokens;
 mod verified;
-mod watched;
 
 pub use caller::{Action, Caller};
 pub use permission::{Permission, Permissions};
@@ -35,7 +35,7 @@ use tenure::{Error, Result};
 use self::access::{Access, Who};
 use self::audit::Failures;
 use self::jwt::Jwt;
-use self::watched::Watched;
+use self::reloaded::Reloaded;
 use crate::Fault;
 
 /// The longest token that is looked at.
@@ -48,7 +48,7 @@ pub struct Authenticator {
 }
 
 struct Methods {
-    list: Option<Arc<Watched<Access>>>,
+    list: Option<Arc<Reloaded<Access>>>,
     jwt: Option<Jwt>,
     certificates: bool,
     failures: Failures,
@@ -94,8 +94,8 @@ impl Authenticator {
         self.methods.as_ref().map_or(0, |methods| methods.failures.count())
     }
 
-    /// Whoever asks for this path, if it may come that far. What it may do then is asked for each thing
-    /// it does.
+    /// The caller of this path, if it may use the path at all. What it may do there is checked with each
+    /// thing that it does.
     pub async fn admit(
         &self,
         path: &str,
@@ -231,7 +231,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What a path asks of whoever comes: the one place that says so.
+/// What a path demands of its callers: the one place that says so.
 enum Demand {
     /// Probes come without credentials, and learn nothing but whether the server works.
     Nothing,

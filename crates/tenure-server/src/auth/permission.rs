@@ -1,7 +1,7 @@
 //! What permissions mean: `action:resource`, for instance `leases:hold:billing.*`. Pure.
 //!
-//! An action is one of [`Action`], or all of a noun (`leases:*`). Whoever may hold a scope may also see
-//! who holds it: nobody can wait for what it cannot see. A resource is a scope or group for
+//! An action is one of [`Action`], or all of a noun (`leases:*`). The permission to hold a scope includes
+//! the one to see who holds it, because a caller cannot wait for what it cannot see. A resource is a scope or group for
 //! leases and slots, and `kind/id` for objects. Names are namespaces with dots, and a key or an id after
 //! the slash, so patterns go by names rather than by letters:
 //!
@@ -317,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever may ask for everything that begins with something may ask for each of it, and a
+        /// A caller that may ask for everything with a prefix may ask for each of it, and a
         /// permission that covers some name covers only names that begin with its own.
         #[test]
         fn a_prefix_is_allowed_only_if_all_of_it_is(stem in name(), rest in name(), star: bool,

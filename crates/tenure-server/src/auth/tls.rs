@@ -15,7 +15,7 @@ use tenure::clock::SystemClock;
 use tenure::{Error, Result};
 
 use super::MtlsSettings;
-use super::watched::Watched;
+use super::reloaded::Reloaded;
 
 /// TLS of a server, as its files have it now. Cheap to ask.
 pub struct ServerTls(Source);
@@ -23,12 +23,13 @@ pub struct ServerTls(Source);
 enum Source {
     Fixed(Arc<ServerConfig>),
     /// With a verifier of clients, which changes with the file of their issuers.
-    Clients(Watched<ServerConfig>),
+    Clients(Reloaded<ServerConfig>),
 }
 
 impl ServerTls {
-    /// For the next connection. After a change of the client issuers it is another one, which resumes no
-    /// session of the one before: whoever is not trusted any more does not come in by what it had.
+    /// The configuration for the next connection. After a change of the client issuers it is another one,
+    /// which resumes no session of the one before: a client that is no longer trusted cannot come in by
+    /// resuming.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         match &self.0 {
             Source::Fixed(config) => Arc::clone(config),
@@ -50,7 +51,7 @@ pub fn server_config(
         certified(files).map_err(|reason| Error::invalid(names.clone(), reason))
     };
     let clock = SystemClock::shared();
-    let resolver = Resolver(Watched::open(&[certificate, key], Arc::clone(&clock), load)?);
+    let resolver = Resolver(Reloaded::open(&[certificate, key], Arc::clone(&clock), load)?);
     let resolver = Arc::new(resolver);
     let Some(clients) = clients else {
         return Ok(ServerTls(Source::Fixed(Arc::new(config(None, resolver)?))));
@@ -63,7 +64,7 @@ pub fn server_config(
         let verifier = verifier.map_err(|reason| Error::invalid(name.clone(), reason))?;
         config(Some(verifier), Arc::clone(&resolver))
     };
-    Ok(ServerTls(Source::Clients(Watched::open(&[&path], clock, load)?)))
+    Ok(ServerTls(Source::Clients(Reloaded::open(&[&path], clock, load)?)))
 }
 
 fn config(
@@ -100,21 +101,6 @@ fn verifier(
     verifier.build().map_err(|error| error.to_string())
 }
 
-/// For what we fetch ourselves: whom this machine trusts, we trust.
-pub(super) fn client_config() -> std::result::Result<rustls::ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err("this machine has no trusted certificates; install ca-certificates or set \
-                    SSL_CERT_FILE"
-            .into());
-    }
-    let builder = rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -136,7 +122,7 @@ fn certified(files: &[Vec<u8>]) -> std::result::Result<Arc<CertifiedKey>, String
 }
 
 /// The certificate as the files have it now.
-struct Resolver(Watched<Arc<CertifiedKey>>);
+struct Resolver(Reloaded<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {

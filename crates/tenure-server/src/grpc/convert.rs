@@ -7,12 +7,12 @@ use tenure_proto::convert::{lease_of, need};
 use tenure_proto::v1;
 
 use crate::Fault;
-use crate::api::{Asked, HandingOver};
+use crate::api::{AcquireTerms, HandOverTerms};
 
 /// The terms of a request, which must have them.
-pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
+pub(super) fn asked(terms: Option<v1::Terms>) -> Result<AcquireTerms, Fault> {
     let terms = need(terms, "terms")?;
-    Ok(Asked {
+    Ok(AcquireTerms {
         owner: terms.owner,
         ttl: (terms.ttl_ms > 0).then(|| Duration::from_millis(terms.ttl_ms)),
         wait: match (terms.wait_forever, terms.wait_ms) {
@@ -25,9 +25,9 @@ pub(super) fn asked(terms: Option<v1::Terms>) -> Result<Asked, Fault> {
 }
 
 /// To whom a lease is to go; without terms to the first in line.
-pub(super) fn handing_over(terms: Option<v1::HandOverTerms>) -> HandingOver {
+pub(super) fn handing_over(terms: Option<v1::HandOverTerms>) -> HandOverTerms {
     let terms = terms.unwrap_or_default();
-    HandingOver {
+    HandOverTerms {
         successor: Some(terms.successor).filter(|name| !name.is_empty()),
         expect_token: terms.expect_token,
         wait: (terms.wait_ms > 0).then(|| Duration::from_millis(terms.wait_ms)),

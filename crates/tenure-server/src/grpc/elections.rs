@@ -8,20 +8,10 @@ use tenure_proto::v1::elections_server::Elections;
 use tonic::{Request, Response, Status};
 
 use super::convert::leader_of;
-use super::{Answers, until_leaving, view};
+use super::{Answers, Service, stream};
 use crate::Fault;
-use crate::api::{Api, scope};
+use crate::api::scope;
 use crate::limits::Use;
-
-pub(crate) struct Service {
-    api: Api,
-}
-
-impl Service {
-    pub(crate) fn new(api: Api) -> Self {
-        Self { api }
-    }
-}
 
 #[tonic::async_trait]
 impl Elections for Service {
@@ -29,7 +19,7 @@ impl Elections for Service {
         &self,
         request: Request<v1::LeaderRequest>,
     ) -> Result<Response<v1::LeaderResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
         let leader = view.read(pin!(view.leader(&scope))).await?;
         Ok(Response::new(leader_of(leader.as_ref())))
@@ -41,14 +31,14 @@ impl Elections for Service {
         &self,
         request: Request<v1::ObserveRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let room = view.take(Use::Stream)?;
         let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
-        let (leaders, grounds) = view.observe(&scope).await?;
+        let (leaders, authorisation) = view.observe(&scope).await?;
         let leaders = leaders.map(|leader| match leader {
             Ok(leader) => Ok(leader_of(leader.as_ref())),
-            Err(error) => Err(Fault::from(error).into()),
+            Err(error) => Err(Fault::from(error)),
         });
-        Ok(Response::new(until_leaving(grounds, room, leaders)))
+        Ok(Response::new(stream(authorisation, room, leaders)))
     }
 }

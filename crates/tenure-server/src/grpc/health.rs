@@ -1,6 +1,6 @@
-//! `grpc.health.v1.Health`, which asks nobody who they are.
+//! `grpc.health.v1.Health`, which needs no credentials.
 //!
-//! So whoever watches has little room, and none that others need.
+//! So its watches have a small limit of their own.
 
 use std::sync::Arc;
 

@@ -11,20 +11,10 @@ use tenure_proto::v1::leases_server::Leases;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{asked, event_of, handing_over, renewed_of};
-use super::{Answers, session, until_leaving, view};
+use super::{Answers, Service, session, stream};
 use crate::Fault;
-use crate::api::{Api, scope};
+use crate::api::scope;
 use crate::limits::Use;
-
-pub(crate) struct Service {
-    api: Api,
-}
-
-impl Service {
-    pub(crate) fn new(api: Api) -> Self {
-        Self { api }
-    }
-}
 
 /// The grant of a request, which must have one.
 fn grant(grant: Option<v1::LeaseGrant>) -> Result<LeaseGrant, Fault> {
@@ -42,7 +32,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::AcquireRequest>,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
         let asked = asked(request.terms)?;
@@ -55,7 +45,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::RenewRequest>,
     ) -> Result<Response<v1::RenewResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let grants = request.into_inner().grants.into_iter().map(LeaseGrant::try_from).collect();
         let renewed = view.write(pin!(view.renew_given(grants))).await?.into_iter();
         Ok(Response::new(v1::RenewResponse { renewed: renewed.map(renewed_of).collect() }))
@@ -66,7 +56,7 @@ impl Leases for Service {
         request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
         use v1::release_request::Outcome as Given;
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let outcome = match &request.outcome {
             None => Outcome::Plain,
@@ -82,7 +72,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::HandOverRequest>,
     ) -> Result<Response<v1::HandOverResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let grant = grant(request.grant)?;
         view.write(pin!(view.hand_over(&grant, &request.successor))).await?;
@@ -93,7 +83,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::AskToHandOverRequest>,
     ) -> Result<Response<v1::AskToHandOverResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
         let now = view.ask_to_hand_over(&scope, &handing_over(request.terms)).await?;
@@ -104,7 +94,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::ProclaimRequest>,
     ) -> Result<Response<v1::ProclaimResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let grant = grant(request.grant)?;
         let renewed = view.write(pin!(view.proclaim(&grant, request.metadata))).await?;
@@ -115,7 +105,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::RevokeRequest>,
     ) -> Result<Response<v1::RevokeResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let scope = scope(&request.scope).map_err(Fault::from)?;
         let revoking = view.revoke(&scope, request.expect_token, &request.reason);
@@ -127,7 +117,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Result<Response<v1::ShowResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let scope = scope(&request.get_ref().scope).map_err(Fault::from)?;
         let shown = view.read(pin!(view.show(&scope))).await?;
         Ok(Response::new(v1::ShowResponse {
@@ -140,7 +130,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::ListLeasesRequest>,
     ) -> Result<Response<v1::ListLeasesResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let namespace = namespace(&request.namespace)?;
         let listing = pin!(view.leases(namespace.as_ref(), request.children));
@@ -152,7 +142,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::ListOrphansRequest>,
     ) -> Result<Response<v1::ListOrphansResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let namespace = namespace(&request.namespace)?;
         let listing = pin!(view.orphans(namespace.as_ref(), request.children));
@@ -164,7 +154,7 @@ impl Leases for Service {
         &self,
         request: Request<v1::ReapRequest>,
     ) -> Result<Response<v1::ReapResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let v1::ReapRequest { scope, nonce, revision, commit } = request.into_inner();
         let commit = Commit::try_from(commit.unwrap_or_default()).map_err(Fault::from)?;
         let reaped = view.write(pin!(view.reap(&scope, &nonce, revision, commit))).await?;
@@ -177,16 +167,16 @@ impl Leases for Service {
         &self,
         request: Request<v1::WatchLeasesRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let room = view.take(Use::Stream)?;
         let request = request.into_inner();
-        let (events, grounds) = view.watch_leases(&request.prefix, request.after).await?;
+        let (events, authorisation) = view.watch_leases(&request.prefix, request.after).await?;
         let events = events.map(|event| match event {
             Ok(event) => Ok(event_of(&event)),
-            Err(error) => Err(Fault::from(error).into()),
+            Err(error) => Err(Fault::from(error)),
         });
         let first = futures::stream::once(async { Ok(v1::LeaseEvent::default()) });
-        Ok(Response::new(until_leaving(grounds, room, first.chain(events))))
+        Ok(Response::new(stream(authorisation, room, first.chain(events))))
     }
 
     type SessionStream = Answers<v1::SessionResponse>;
@@ -195,7 +185,7 @@ impl Leases for Service {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let room = view.take(Use::Stream)?;
         Ok(Response::new(session::start(view, room, request.into_inner())))
     }

@@ -1,16 +1,16 @@
-//! The gRPC front door.
+//! The gRPC side: each service decodes a request, asks [`crate::api::View`], and encodes the answer.
 
+mod cancelled;
 mod convert;
-mod counted;
 mod elections;
 mod exchange;
 mod health;
 mod leases;
-mod parting;
 mod services;
 mod session;
 mod slots;
 mod store;
+mod stream_limit;
 
 pub(crate) use services::Services;
 
@@ -22,7 +22,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::Fault;
-use crate::api::{Api, Grounds, View};
+use crate::api::{Api, StreamAuthorisation, StreamEnd, View};
 use crate::auth::Caller;
 use crate::limits::Taken;
 use crate::ready::Readiness;
@@ -40,45 +40,29 @@ pub(crate) fn routes(
     // Many tools know only the draft: Python's library, and older versions of others.
     let (reflection, draft) = (described().build_v1()?, described().build_v1alpha()?);
     Ok(Routes::new(services.store.clone())
-        .add_service(parting::Told(services.leases.clone()))
+        .add_service(cancelled::CancelledStreams(services.leases.clone()))
         .add_service(services.slots.clone())
         .add_service(services.elections.clone())
-        .add_service(counted::Counted { service: reflection, api: api.clone() })
-        .add_service(counted::Counted { service: draft, api: api.clone() }))
+        .add_service(stream_limit::StreamLimit { service: reflection, api: api.clone() })
+        .add_service(stream_limit::StreamLimit { service: draft, api: api.clone() }))
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What ends every stream of a server that is leaving.
-fn leaving() -> Status {
-    Fault::leaving().into()
-}
-
-/// A stream that ends when the server leaves or what it rests on is gone, and keeps its room until then.
-fn until_leaving<T: Send + 'static>(
-    grounds: Grounds,
+/// A stream of answers: see [`StreamAuthorisation::stream`]. One that ends by itself says that the server
+/// leaves, so that the client goes on elsewhere.
+fn stream<T: Send + 'static>(
+    authorisation: StreamAuthorisation,
     room: Taken,
-    stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    items: impl Stream<Item = Result<T, Fault>> + Send + 'static,
 ) -> Answers<T> {
-    let known = grounds.clone();
-    // What happens between two looks at that is not told either.
-    let stream = stream.map(move |item| known.still().map_err(Status::from).and(item));
-    let end = Box::pin(async move {
-        tokio::select! {
-            () = grounds.view().api().shutdown().leaving() => leaving(),
-            fault = grounds.gone() => fault.into(),
-        }
-    });
-    let start = Some((Box::pin(stream), end, room));
-    Box::pin(futures::stream::unfold(start, |going| async move {
-        let (mut stream, mut end, room) = going?;
-        let item = tokio::select! {
-            biased;
-            status = &mut end => Err(status),
-            item = stream.next() => item.unwrap_or_else(|| Err(leaving())),
-        };
-        let going = item.is_ok().then_some((stream, end, room));
-        Some((item, going))
+    let items = items.chain(futures::stream::once(async { Err(Fault::leaving()) }));
+    let answers = authorisation.stream(room, items);
+    Box::pin(answers.map(|answer| {
+        answer.map_err(|end| match end {
+            StreamEnd::Leaving => Fault::leaving().into(),
+            StreamEnd::Failed(fault) => fault.into(),
+        })
     }))
 }
 
@@ -89,9 +73,26 @@ pub(crate) fn open_routes(api: &Api, readiness: &Readiness) -> Routes {
     Routes::new(health.max_decoding_message_size(most))
 }
 
-/// What the caller of a request sees.
-pub(crate) fn view<T>(api: &Api, request: &tonic::Request<T>) -> Result<View, Status> {
-    let caller = request.extensions().get::<Caller>();
-    let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
-    Ok(api.view(caller)?)
+/// All services of `tenure.v1`.
+#[derive(Clone)]
+pub(crate) struct Service {
+    api: Api,
+}
+
+impl Service {
+    fn new(api: &Api) -> Self {
+        Self { api: api.clone() }
+    }
+
+    /// What the caller of a request sees.
+    fn view<T>(&self, request: &tonic::Request<T>) -> Result<View, Status> {
+        let caller = request.extensions().get::<Caller>();
+        let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
+        Ok(self.api.view(caller)?)
+    }
+
+    /// The same, with room to work on the request.
+    fn view_with_room<T>(&self, request: &tonic::Request<T>) -> Result<(View, Taken), Status> {
+        Ok((self.view(request)?, self.api.room().request()?))
+    }
 }

@@ -6,9 +6,9 @@ use tenure_proto::v1::leases_server::LeasesServer;
 use tenure_proto::v1::slots_server::SlotsServer;
 use tenure_proto::v1::store_server::StoreServer;
 use tonic::body::Body;
-use tower::Service;
+use tower::Service as _;
 
-use super::{elections, leases, parting, slots, store};
+use super::{Service, cancelled};
 use crate::api::Api;
 
 /// What the paths of all of them begin with.
@@ -17,32 +17,32 @@ const STORE: &str = "Store";
 const LEASES: &str = "Leases";
 const SLOTS: &str = "Slots";
 const ELECTIONS: &str = "Elections";
-/// The one method to which it matters how a client parts.
+/// The one method to which it matters whether its client closes or cancels.
 const SESSION: &str = "Session";
 
 /// All of them.
 #[derive(Clone)]
 pub(crate) struct Services {
-    pub(super) store: StoreServer<store::Service>,
-    pub(super) leases: LeasesServer<leases::Service>,
-    pub(super) slots: SlotsServer<slots::Service>,
-    pub(super) elections: ElectionsServer<elections::Service>,
+    pub(super) store: StoreServer<Service>,
+    pub(super) leases: LeasesServer<Service>,
+    pub(super) slots: SlotsServer<Service>,
+    pub(super) elections: ElectionsServer<Service>,
 }
 
 impl Services {
     pub(crate) fn new(api: &Api) -> Self {
-        let most = api.room().limits().message_bytes;
+        let (service, most) = (Service::new(api), api.room().limits().message_bytes);
         Self {
-            store: StoreServer::new(store::Service::new(api.clone()))
+            store: StoreServer::new(service.clone())
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(usize::MAX),
-            leases: LeasesServer::new(leases::Service::new(api.clone()))
+            leases: LeasesServer::new(service.clone())
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(usize::MAX),
-            slots: SlotsServer::new(slots::Service::new(api.clone()))
+            slots: SlotsServer::new(service.clone())
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(usize::MAX),
-            elections: ElectionsServer::new(elections::Service::new(api.clone()))
+            elections: ElectionsServer::new(service)
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(usize::MAX),
         }
@@ -57,7 +57,9 @@ impl Services {
     pub(crate) async fn call(&self, request: Request<Body>) -> Response<Body> {
         let Ok(response) = match parts(request.uri().path()) {
             Some((STORE, _)) => self.store.clone().call(request).await,
-            Some((LEASES, SESSION)) => parting::Told(self.leases.clone()).call(request).await,
+            Some((LEASES, SESSION)) => {
+                cancelled::CancelledStreams(self.leases.clone()).call(request).await
+            }
             Some((LEASES, _)) => self.leases.clone().call(request).await,
             Some((SLOTS, _)) => self.slots.clone().call(request).await,
             Some((ELECTIONS, _)) => self.elections.clone().call(request).await,

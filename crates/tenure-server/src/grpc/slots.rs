@@ -8,20 +8,9 @@ use tenure_proto::v1;
 use tenure_proto::v1::slots_server::Slots;
 use tonic::{Request, Response, Status};
 
+use super::Service;
 use super::convert::{asked, handing_over};
-use super::view;
 use crate::Fault;
-use crate::api::Api;
-
-pub(crate) struct Service {
-    api: Api,
-}
-
-impl Service {
-    pub(crate) fn new(api: Api) -> Self {
-        Self { api }
-    }
-}
 
 fn group(text: &str) -> Result<Namespace, Fault> {
     Ok(text.parse()?)
@@ -33,7 +22,7 @@ impl Slots for Service {
         &self,
         request: Request<v1::AcquireSlotRequest>,
     ) -> Result<Response<v1::AcquireSlotResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let (group, asked) = (group(&request.group)?, asked(request.terms)?);
         let acquiring = pin!(view.acquire_slot(&group, request.count, &asked));
@@ -47,7 +36,7 @@ impl Slots for Service {
         &self,
         request: Request<v1::ResizeRequest>,
     ) -> Result<Response<v1::ResizeResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let group = group(&request.group)?;
         let resizing = view.resize(&group, request.expect_version, request.count);
@@ -59,7 +48,7 @@ impl Slots for Service {
         &self,
         request: Request<v1::AskSlotToHandOverRequest>,
     ) -> Result<Response<v1::AskToHandOverResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let request = request.into_inner();
         let (group, asked) = (group(&request.group)?, handing_over(request.terms));
         let now = view.ask_slot_to_hand_over(&group, request.index, &asked).await?;
@@ -70,7 +59,7 @@ impl Slots for Service {
         &self,
         request: Request<v1::ShowSlotsRequest>,
     ) -> Result<Response<v1::ShowSlotsResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let group = group(&request.get_ref().group)?;
         let shown = view.read(pin!(view.show_slots(&group))).await?;
         let holders = shown.holders.iter();

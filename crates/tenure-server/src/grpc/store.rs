@@ -9,21 +9,11 @@ use tenure_proto::v1;
 use tenure_proto::v1::store_server::Store;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Answers, exchange, until_leaving, view};
+use super::{Answers, Service, exchange, stream};
 use crate::Fault;
-use crate::api::marks::{Told, marked};
-use crate::api::{Api, View};
+use crate::api::View;
+use crate::api::watch_progress::{Item, with_progress};
 use crate::limits::Use;
-
-pub(crate) struct Service {
-    api: Api,
-}
-
-impl Service {
-    pub(crate) fn new(api: Api) -> Self {
-        Self { api }
-    }
-}
 
 #[tonic::async_trait]
 impl Store for Service {
@@ -31,7 +21,7 @@ impl Store for Service {
         &self,
         request: Request<v1::CapabilitiesRequest>,
     ) -> Result<Response<v1::CapabilitiesResponse>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         // A client below the level that this program demands of a store is refused like any writer.
         let level = request.get_ref().writer_level;
         if level > 0 {
@@ -44,8 +34,7 @@ impl Store for Service {
         &self,
         request: Request<v1::GetRequest>,
     ) -> Result<Response<v1::GetResponse>, Status> {
-        let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
+        let (view, _room) = self.view_with_room(&request)?;
         Ok(Response::new(get(&view, request.into_inner()).await?))
     }
 
@@ -53,8 +42,7 @@ impl Store for Service {
         &self,
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
+        let (view, _room) = self.view_with_room(&request)?;
         let query = Query::try_from(request.into_inner()).map_err(Fault::from)?;
         Ok(Response::new((&view.list(&query).await?).into()))
     }
@@ -63,8 +51,7 @@ impl Store for Service {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitResponse>, Status> {
-        let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
+        let (view, _room) = self.view_with_room(&request)?;
         Ok(Response::new(commit(&view, request.into_inner()).await?))
     }
 
@@ -72,8 +59,7 @@ impl Store for Service {
         &self,
         request: Request<v1::TouchRequest>,
     ) -> Result<Response<v1::TouchResponse>, Status> {
-        let view = view(&self.api, &request)?;
-        let _room = self.api.room().request()?;
+        let (view, _room) = self.view_with_room(&request)?;
         Ok(Response::new(touch(&view, request.into_inner()).await?))
     }
 
@@ -83,17 +69,17 @@ impl Store for Service {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let room = view.take(Use::Stream)?;
-        let (watch, grounds) = view.watch(&WatchRequest::from(request.into_inner())).await?;
+        let (watch, authorisation) = view.watch(&WatchRequest::from(request.into_inner())).await?;
         let first = v1::WatchResponse { revision: watch.start(), events: Vec::new() };
-        let batches = marked(watch).map(|told| match told {
-            Told::Happened(Ok(batch)) => Ok((&*batch).into()),
-            Told::Happened(Err(error)) => Err(Fault::from(error).into()),
-            Told::UpTo(revision) => Ok(v1::WatchResponse { revision, events: Vec::new() }),
+        let batches = with_progress(watch).map(|told| match told {
+            Item::Event(Ok(batch)) => Ok((&*batch).into()),
+            Item::Event(Err(error)) => Err(Fault::from(error)),
+            Item::Progress(revision) => Ok(v1::WatchResponse { revision, events: Vec::new() }),
         });
         let first = futures::stream::once(futures::future::ready(Ok(first)));
-        Ok(Response::new(until_leaving(grounds, room, first.chain(batches))))
+        Ok(Response::new(stream(authorisation, room, first.chain(batches))))
     }
 
     type ExchangeStream = Answers<v1::ExchangeResponse>;
@@ -102,7 +88,7 @@ impl Store for Service {
         &self,
         request: Request<Streaming<v1::ExchangeRequest>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
-        let view = view(&self.api, &request)?;
+        let view = self.view(&request)?;
         let room = view.take(Use::Stream)?;
         Ok(Response::new(exchange::start(view, room, request.into_inner())))
     }

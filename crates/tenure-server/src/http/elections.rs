@@ -10,8 +10,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Params};
 use super::error::ErrorBody;
+use super::extract::{Params, Requester};
 use super::leases::ScopeParams;
 use super::terms::LeaseView;
 use super::{poll, sse};
@@ -42,9 +42,12 @@ struct LeaderEvent<'a> {
 #[utoipa::path(get, path = "/v1/elections/leader", tag = "elections", operation_id = "leader",
     params(ScopeParams),
     responses((status = 200, body = LeaderView), (status = "default", body = ErrorBody)))]
-async fn leader(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Response, Fault> {
+async fn leader(
+    requester: Requester,
+    Params(params): Params<ScopeParams>,
+) -> Result<Response, Fault> {
     let scope = scope(&params.scope)?;
-    let leader = asker.read(asker.view.leader(&scope)).await?;
+    let leader = requester.read(requester.view.leader(&scope)).await?;
     Ok(ok(&LeaderView { leader: leader.as_ref().map(LeaseView::from) }))
 }
 
@@ -81,27 +84,27 @@ struct ObservedView<'a> {
             (ObservedView = "application/json"), (LeaderEvent = "text/event-stream"))),
         (status = "default", body = ErrorBody)))]
 async fn observe(
-    asker: Asker,
+    requester: Requester,
     Params(params): Params<ObserveParams>,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
     if !poll::wants_stream(&headers) {
-        return poll(&asker, &params).await;
+        return poll(&requester, &params).await;
     }
-    let room = asker.view.take(Use::Stream)?;
-    let (leaders, grounds) = asker.view.observe(&scope(&params.scope)?).await?;
+    let room = requester.view.take(Use::Stream)?;
+    let (leaders, authorisation) = requester.view.observe(&scope(&params.scope)?).await?;
     let events = leaders.map(|leader| {
         let leader: Option<LeaseInfo> = leader?;
         let leader = leader.as_ref().map(LeaseView::from);
         Ok(sse::event("leader", &LeaderEvent { leader }))
     });
-    Ok(sse::stream(grounds, room, events.boxed()))
+    Ok(sse::stream(authorisation, room, events.boxed()))
 }
 
 /// Waits until somebody else leads than is known, for a while.
-async fn poll(asker: &Asker, params: &ObserveParams) -> Result<Response, Fault> {
-    let _room = asker.view.take(Use::Wait)?;
-    let (mut leaders, grounds) = asker.view.observe(&scope(&params.scope)?).await?;
+async fn poll(requester: &Requester, params: &ObserveParams) -> Result<Response, Fault> {
+    let _room = requester.view.take(Use::Wait)?;
+    let (mut leaders, authorisation) = requester.view.observe(&scope(&params.scope)?).await?;
     let revision = |leader: &Option<LeaseInfo>| leader.as_ref().map_or(0, |info| info.revision);
     let mut leader = None;
     // The first is who leads now.
@@ -114,10 +117,12 @@ async fn poll(asker: &Asker, params: &ObserveParams) -> Result<Response, Fault> 
         }
         Ok::<_, Fault>(())
     };
-    if let Some(looked) = poll::within(asker, poll::wait(asker, params.wait_ms), looking).await {
+    if let Some(looked) =
+        poll::within(requester, poll::wait(requester, params.wait_ms), looking).await
+    {
         looked?;
     }
-    grounds.still()?;
+    authorisation.check()?;
     let revision = revision(&leader);
     Ok(ok(&ObservedView { leader: leader.as_ref().map(LeaseView::from), revision }))
 }

@@ -169,7 +169,7 @@ fn refusal(status: StatusCode, error: &v1::Error) -> Response {
     response
 }
 
-/// Where there is nothing: said in gRPC to whoever speaks it.
+/// The answer to an unknown path, as a gRPC status if the request is a gRPC call.
 pub(super) async fn no_route(uri: Uri, headers: http::HeaderMap) -> Response {
     if speaks_grpc(&headers) {
         let status = tonic::Status::unimplemented(format!("there is no {}", uri.path()));

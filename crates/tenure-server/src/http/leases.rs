@@ -8,8 +8,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Json, Params};
 use super::error::ErrorBody;
+use super::extract::{Json, Params, Requester};
 use super::terms::{
     AcquireRequest, AcquiredView, LeaseGrantView, LeaseView, ReleaseRequest, RenewRequest,
     RenewedAllView, RenewedView, WaiterView,
@@ -40,10 +40,13 @@ pub(super) struct Done {}
         (status = 200, body = AcquiredView),
         (status = 423, body = ErrorBody, description = "held: somebody else has it"),
         (status = "default", body = ErrorBody)))]
-async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Result<Response, Fault> {
+async fn acquire(
+    requester: Requester,
+    Json(mut request): Json<AcquireRequest>,
+) -> Result<Response, Fault> {
     let asked = request.asked();
     let scope = scope(&request.scope)?;
-    let grant = asker.acquire(&asked, asker.view.acquire(&scope, &asked)).await?;
+    let grant = requester.acquire(&asked, requester.view.acquire(&scope, &asked)).await?;
     Ok(ok(&AcquiredView::new(&grant, None)))
 }
 
@@ -51,9 +54,9 @@ async fn acquire(asker: Asker, Json(mut request): Json<AcquireRequest>) -> Resul
 #[utoipa::path(post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
     request_body = RenewRequest,
     responses((status = 200, body = RenewedAllView), (status = "default", body = ErrorBody)))]
-async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
+async fn renew(requester: Requester, Json(request): Json<RenewRequest>) -> Result<Response, Fault> {
     let grants = request.grants.iter().map(LeaseGrantView::grant).collect();
-    let renewed = asker.write(asker.view.renew_given(grants)).await?;
+    let renewed = requester.write(requester.view.renew_given(grants)).await?;
     Ok(ok(&RenewedAllView::from(renewed)))
 }
 
@@ -64,10 +67,13 @@ async fn renew(asker: Asker, Json(request): Json<RenewRequest>) -> Result<Respon
         (status = 200, body = Done),
         (status = 410, body = ErrorBody, description = "lost: it was not held any more"),
         (status = "default", body = ErrorBody)))]
-async fn release(asker: Asker, Json(request): Json<ReleaseRequest>) -> Result<Response, Fault> {
+async fn release(
+    requester: Requester,
+    Json(request): Json<ReleaseRequest>,
+) -> Result<Response, Fault> {
     let outcome = request.outcome()?;
     let grant = request.grant.grant()?;
-    asker.write(asker.view.release(&grant, outcome)).await?;
+    requester.write(requester.view.release(&grant, outcome)).await?;
     Ok(ok(&Done {}))
 }
 
@@ -84,9 +90,12 @@ struct HandOverRequest {
 #[utoipa::path(post, path = "/v1/leases/hand-over", tag = "leases", operation_id = "handOverLease",
     request_body = HandOverRequest,
     responses((status = 200, body = Done), (status = "default", body = ErrorBody)))]
-async fn hand_over(asker: Asker, Json(request): Json<HandOverRequest>) -> Result<Response, Fault> {
+async fn hand_over(
+    requester: Requester,
+    Json(request): Json<HandOverRequest>,
+) -> Result<Response, Fault> {
     let grant = request.grant.grant()?;
-    asker.write(asker.view.hand_over(&grant, &request.successor)).await?;
+    requester.write(requester.view.hand_over(&grant, &request.successor)).await?;
     Ok(ok(&Done {}))
 }
 
@@ -102,9 +111,12 @@ struct ProclaimRequest {
 #[utoipa::path(post, path = "/v1/leases/proclaim", tag = "leases", operation_id = "proclaim",
     request_body = ProclaimRequest,
     responses((status = 200, body = RenewedView), (status = "default", body = ErrorBody)))]
-async fn proclaim(asker: Asker, Json(request): Json<ProclaimRequest>) -> Result<Response, Fault> {
+async fn proclaim(
+    requester: Requester,
+    Json(request): Json<ProclaimRequest>,
+) -> Result<Response, Fault> {
     let grant = request.grant.grant()?;
-    let renewed = asker.write(asker.view.proclaim(&grant, request.metadata)).await?;
+    let renewed = requester.write(requester.view.proclaim(&grant, request.metadata)).await?;
     Ok(ok(&RenewedView::from(&renewed)))
 }
 
@@ -133,10 +145,13 @@ struct Revoked {
         (status = 200, body = Revoked),
         (status = 410, body = ErrorBody, description = "lost: another token holds it by now"),
         (status = "default", body = ErrorBody)))]
-async fn revoke(asker: Asker, Json(request): Json<RevokeRequest>) -> Result<Response, Fault> {
+async fn revoke(
+    requester: Requester,
+    Json(request): Json<RevokeRequest>,
+) -> Result<Response, Fault> {
     let scope = scope(&request.scope)?;
-    let revoking = asker.view.revoke(&scope, request.expect_token, &request.reason);
-    let revoked = asker.write(revoking).await?;
+    let revoking = requester.view.revoke(&scope, request.expect_token, &request.reason);
+    let revoked = requester.write(revoking).await?;
     Ok(ok(&Revoked { revoked }))
 }
 
@@ -170,10 +185,10 @@ struct LeasesView<'a> {
 #[utoipa::path(get, path = "/v1/leases", tag = "leases", operation_id = "listLeases",
     params(ListParams),
     responses((status = 200, body = LeasesView), (status = "default", body = ErrorBody)))]
-async fn list(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
+async fn list(requester: Requester, Params(params): Params<ListParams>) -> Result<Response, Fault> {
     let namespace = params.namespace()?;
-    let leases = asker.view.leases(namespace.as_ref(), params.children);
-    let leases = asker.read(leases).await?;
+    let leases = requester.view.leases(namespace.as_ref(), params.children);
+    let leases = requester.read(leases).await?;
     Ok(ok(&LeasesView { leases: leases.iter().map(LeaseView::from).collect() }))
 }
 
@@ -199,9 +214,12 @@ struct StatusView<'a> {
 #[utoipa::path(get, path = "/v1/leases/show", tag = "leases", operation_id = "showLease",
     params(ScopeParams),
     responses((status = 200, body = StatusView), (status = "default", body = ErrorBody)))]
-async fn show(asker: Asker, Params(params): Params<ScopeParams>) -> Result<Response, Fault> {
+async fn show(
+    requester: Requester,
+    Params(params): Params<ScopeParams>,
+) -> Result<Response, Fault> {
     let scope = scope(&params.scope)?;
-    let shown = asker.read(asker.view.show(&scope)).await?;
+    let shown = requester.read(requester.view.show(&scope)).await?;
     let holder = shown.holder.as_ref().map(LeaseView::from);
     Ok(ok(&StatusView { holder, waiters: shown.waiters.iter().map(WaiterView::from).collect() }))
 }

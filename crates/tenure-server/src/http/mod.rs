@@ -4,12 +4,12 @@
 //! limits, and write the answer. Every error has the same body, also for what never reaches a handler.
 
 mod answer;
-mod ask;
-mod asking;
 mod elections;
 mod error;
+mod extract;
+mod hand_over;
+mod lease_watch;
 mod leases;
-mod lookout;
 mod objects;
 mod openapi;
 mod ops;
@@ -50,8 +50,8 @@ fn documented() -> OpenApiRouter<Api> {
         .merge(objects::routes())
         .merge(watch::routes())
         .merge(leases::routes())
-        .merge(asking::routes())
-        .merge(lookout::routes())
+        .merge(hand_over::routes())
+        .merge(lease_watch::routes())
         .merge(reap::routes())
         .merge(slots::routes())
         .merge(elections::routes())

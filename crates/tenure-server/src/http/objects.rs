@@ -11,8 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::{ok, versioned};
-use super::ask::{Asker, Json, Params, PathKey, PathKind};
 use super::error::ErrorBody;
+use super::extract::{Json, Params, PathKey, PathKind, Requester};
 use super::requests::{CommitRequest, DeleteParams, ListParams, PutRequest, TouchesRequest};
 use super::views::{CommittedView, ObjectView, PageView, TouchedAllView, WrittenView};
 use crate::Fault;
@@ -37,8 +37,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         (status = 200, body = ObjectView, headers(("etag" = String, description = "The version, in quotes"))),
         (status = 404, body = ErrorBody, description = "not_found"),
         (status = "default", body = ErrorBody)))]
-async fn get(asker: Asker, PathKey(key): PathKey) -> Result<Response, Fault> {
-    match asker.read(asker.view.get(&key)).await? {
+async fn get(requester: Requester, PathKey(key): PathKey) -> Result<Response, Fault> {
+    match requester.read(requester.view.get(&key)).await? {
         Some(object) => Ok(versioned(&ObjectView::from(&object), object.version)),
         None => Err(Error::NotFound { key }.into()),
     }
@@ -49,7 +49,7 @@ async fn get(asker: Asker, PathKey(key): PathKey) -> Result<Response, Fault> {
     params(("kind" = String, Path), ListParams),
     responses((status = 200, body = PageView), (status = "default", body = ErrorBody)))]
 async fn list(
-    asker: Asker,
+    requester: Requester,
     PathKind(kind): PathKind,
     Params(params): Params<ListParams>,
 ) -> Result<Response, Fault> {
@@ -64,7 +64,7 @@ async fn list(
         after: params.after,
         limit: params.limit.unwrap_or(PAGE),
     };
-    let page = asker.read(asker.view.list(&query)).await?;
+    let page = requester.read(requester.view.list(&query)).await?;
     Ok(ok(&PageView::from(&page)))
 }
 
@@ -79,13 +79,13 @@ async fn list(
         (status = 410, body = ErrorBody, description = "lost: the fence no longer holds"),
         (status = "default", body = ErrorBody)))]
 async fn put(
-    asker: Asker,
+    requester: Requester,
     PathKey(key): PathKey,
     headers: HeaderMap,
     Json(request): Json<PutRequest>,
 ) -> Result<Response, Fault> {
     let commit = request.commit(key, condition(&headers)?)?;
-    written(asker.write(asker.view.commit(commit)).await?.writes.pop())
+    written(requester.write(requester.view.commit(commit)).await?.writes.pop())
 }
 
 /// Deletes an object. Deleting what is not there is not an error, unless something was expected of it.
@@ -96,13 +96,13 @@ async fn put(
         (status = 409, body = ErrorBody, description = "conflict"),
         (status = "default", body = ErrorBody)))]
 async fn delete(
-    asker: Asker,
+    requester: Requester,
     PathKey(key): PathKey,
     Params(params): Params<DeleteParams>,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
     let commit = params.commit(key, condition(&headers)?)?;
-    written(asker.write(asker.view.commit(commit)).await?.writes.pop())
+    written(requester.write(requester.view.commit(commit)).await?.writes.pop())
 }
 
 /// The answer to a commit of one write.
@@ -121,8 +121,11 @@ fn written(written: Option<Written>) -> Result<Response, Fault> {
 #[utoipa::path(post, path = "/v1/commit", tag = "objects", operation_id = "commit",
     request_body = CommitRequest,
     responses((status = 200, body = CommittedView), (status = "default", body = ErrorBody)))]
-async fn commit(asker: Asker, Json(request): Json<CommitRequest>) -> Result<Response, Fault> {
-    let committed = asker.write(asker.view.commit(request.commit()?)).await?;
+async fn commit(
+    requester: Requester,
+    Json(request): Json<CommitRequest>,
+) -> Result<Response, Fault> {
+    let committed = requester.write(requester.view.commit(request.commit()?)).await?;
     Ok(ok(&CommittedView::from(committed)))
 }
 
@@ -130,8 +133,11 @@ async fn commit(asker: Asker, Json(request): Json<CommitRequest>) -> Result<Resp
 #[utoipa::path(post, path = "/v1/touch", tag = "objects", operation_id = "touch",
     request_body = TouchesRequest,
     responses((status = 200, body = TouchedAllView), (status = "default", body = ErrorBody)))]
-async fn touch(asker: Asker, Json(request): Json<TouchesRequest>) -> Result<Response, Fault> {
-    let touched = asker.write(asker.view.touch(request.into())).await?;
+async fn touch(
+    requester: Requester,
+    Json(request): Json<TouchesRequest>,
+) -> Result<Response, Fault> {
+    let touched = requester.write(requester.view.touch(request.into())).await?;
     Ok(ok(&TouchedAllView::from(touched)))
 }
 
@@ -233,8 +239,8 @@ impl From<v1::Limits> for LimitsView {
 /// What the store behind this server promises.
 #[utoipa::path(get, path = "/v1/capabilities", tag = "objects", operation_id = "capabilities",
     responses((status = 200, body = CapabilitiesView), (status = "default", body = ErrorBody)))]
-async fn capabilities(asker: Asker) -> Response {
-    let caps = v1::CapabilitiesResponse::from(&asker.view.capabilities());
+async fn capabilities(requester: Requester) -> Response {
+    let caps = v1::CapabilitiesResponse::from(&requester.view.capabilities());
     ok(&CapabilitiesView {
         backend: caps.backend,
         objects: caps.objects,

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::{json, ok};
-use super::ask::Asker;
 use super::error::ErrorBody;
+use super::extract::Requester;
 use crate::Fault;
 use crate::api::Api;
 use crate::auth::Action;
@@ -30,7 +30,7 @@ pub(super) fn routes(api: &Api, metrics: &Arc<Metrics>) -> Router {
     router.with_state(api.clone()).layer(Extension(Arc::clone(metrics)))
 }
 
-/// For everybody: whoever restarts or routes around a server has no credentials.
+/// Routes without credentials: what restarts a server or routes around it has none.
 pub(super) fn open() -> OpenApiRouter<Readiness> {
     OpenApiRouter::default().routes(routes!(healthz)).routes(routes!(readyz))
 }
@@ -48,12 +48,12 @@ pub(crate) fn open_routes(readiness: &Readiness) -> Router {
         (status = 200, content_type = "application/openmetrics-text"),
         (status = "default", body = ErrorBody)))]
 async fn metrics(
-    asker: Asker,
+    requester: Requester,
     Extension(metrics): Extension<Arc<Metrics>>,
 ) -> Result<Response, Fault> {
-    asker.view.require(Action::ServerObserve, "metrics")?;
+    requester.view.require(Action::ServerObserve, "metrics")?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let text = metrics.text(asker.view.api().room());
+    let text = metrics.text(requester.view.api().room());
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

@@ -1,6 +1,6 @@
 //! Long polls: one answer as soon as something has happened, or when the wait is over.
 //!
-//! Whoever wants a stream of events instead says so in `Accept`.
+//! A client that wants a stream of events instead says so in `Accept`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use http::{HeaderMap, header};
 
-use super::ask::Asker;
+use super::extract::Requester;
 
 /// How long a poll waits unless it says otherwise.
 const USUAL: Duration = Duration::from_secs(30);
@@ -17,7 +17,7 @@ const EVENTS: usize = 1_000;
 /// The same for the size of what they are about.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// Whether whoever asks wants a stream of events.
+/// Whether the client wants a stream of events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).into_iter();
     accepted
@@ -26,18 +26,18 @@ pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
 }
 
 /// How long this poll may wait.
-pub(super) fn wait(asker: &Asker, wait_ms: Option<u64>) -> Duration {
+pub(super) fn wait(requester: &Requester, wait_ms: Option<u64>) -> Duration {
     let asked = wait_ms.map_or(USUAL, Duration::from_millis);
-    asked.min(asker.view.api().room().limits().wait_max)
+    asked.min(requester.view.api().room().limits().wait_max)
 }
 
 /// Waits for something, unless the wait is over or the server leaves before it happens.
 pub(super) async fn within<T>(
-    asker: &Asker,
+    requester: &Requester,
     wait: Duration,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let done = asker.view.api().shutdown().or(tokio::time::timeout(wait, work)).await;
+    let done = requester.view.api().shutdown().or(tokio::time::timeout(wait, work)).await;
     done.and_then(Result::ok)
 }
 
@@ -49,11 +49,13 @@ pub(super) trait Happened {
 /// What happens first, and what is there already with it. An error that is not the first waits for the next
 /// poll, which meets it first.
 pub(super) async fn gather<T: Happened, E>(
-    asker: &Asker,
+    requester: &Requester,
     wait: Duration,
     watch: &mut (impl Stream<Item = Result<T, E>> + Unpin),
 ) -> Result<Vec<T>, E> {
-    let Some(Some(first)) = within(asker, wait, watch.next()).await else { return Ok(Vec::new()) };
+    let Some(Some(first)) = within(requester, wait, watch.next()).await else {
+        return Ok(Vec::new());
+    };
     let mut all = vec![first?];
     let (mut events, mut bytes) = all.first().map_or((0, 0), Happened::size);
     while events < EVENTS && bytes < BYTES {

@@ -9,8 +9,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Json, Params};
 use super::error::ErrorBody;
+use super::extract::{Json, Params, Requester};
 use super::leases::ListParams;
 use super::requests::CommitRequest;
 use crate::Fault;
@@ -64,10 +64,13 @@ struct OrphanListView<'a> {
         (status = 200, body = OrphanListView),
         (status = 501, body = ErrorBody, description = "unsupported: nothing is left on this store"),
         (status = "default", body = ErrorBody)))]
-async fn orphans(asker: Asker, Params(params): Params<ListParams>) -> Result<Response, Fault> {
+async fn orphans(
+    requester: Requester,
+    Params(params): Params<ListParams>,
+) -> Result<Response, Fault> {
     let namespace = params.namespace()?;
-    let listing = asker.view.orphans(namespace.as_ref(), params.children);
-    let orphans = asker.read(listing).await?;
+    let listing = requester.view.orphans(namespace.as_ref(), params.children);
+    let orphans = requester.read(listing).await?;
     Ok(ok(&OrphanListView { orphans: orphans.iter().map(OrphanView::from).collect() }))
 }
 
@@ -97,9 +100,9 @@ struct Reaped {
         (status = 200, body = Reaped),
         (status = 423, body = ErrorBody, description = "held: it has not ended"),
         (status = "default", body = ErrorBody)))]
-async fn reap(asker: Asker, Json(request): Json<ReapRequest>) -> Result<Response, Fault> {
+async fn reap(requester: Requester, Json(request): Json<ReapRequest>) -> Result<Response, Fault> {
     let ReapRequest { scope, nonce, revision, commit } = request;
     let commit = commit.map_or_else(|| Ok(Commit::new()), CommitRequest::commit)?;
-    let reaped = asker.write(asker.view.reap(&scope, &nonce, revision, commit)).await?;
+    let reaped = requester.write(requester.view.reap(&scope, &nonce, revision, commit)).await?;
     Ok(ok(&Reaped { reaped }))
 }

@@ -8,8 +8,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Json, Params};
 use super::error::ErrorBody;
+use super::extract::{Json, Params, Requester};
 use super::leases::Done;
 use super::terms::{AcquireSlotRequest, AcquiredView, LeaseView, WaiterView};
 use crate::Fault;
@@ -27,13 +27,13 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         (status = 423, body = ErrorBody, description = "held: none is free"),
         (status = "default", body = ErrorBody)))]
 async fn acquire(
-    asker: Asker,
+    requester: Requester,
     Json(mut request): Json<AcquireSlotRequest>,
 ) -> Result<Response, Fault> {
     let asked = request.asked();
     let group: Namespace = request.group.parse()?;
-    let acquiring = asker.view.acquire_slot(&group, request.count, &asked);
-    let (grant, index) = asker.acquire(&asked, acquiring).await?;
+    let acquiring = requester.view.acquire_slot(&group, request.count, &asked);
+    let (grant, index) = requester.acquire(&asked, acquiring).await?;
     Ok(ok(&AcquiredView::new(&grant, Some(index))))
 }
 
@@ -54,10 +54,13 @@ struct ResizeRequest {
         (status = 200, body = Done),
         (status = 409, body = ErrorBody, description = "conflict: it has changed since"),
         (status = "default", body = ErrorBody)))]
-async fn resize(asker: Asker, Json(request): Json<ResizeRequest>) -> Result<Response, Fault> {
+async fn resize(
+    requester: Requester,
+    Json(request): Json<ResizeRequest>,
+) -> Result<Response, Fault> {
     let group: Namespace = request.group.parse()?;
-    let resizing = asker.view.resize(&group, request.expect_version, request.count);
-    asker.write(resizing).await?;
+    let resizing = requester.view.resize(&group, request.expect_version, request.count);
+    requester.write(resizing).await?;
     Ok(ok(&Done {}))
 }
 
@@ -95,9 +98,12 @@ struct SlotsView<'a> {
 #[utoipa::path(get, path = "/v1/slots/show", tag = "slots", operation_id = "showSlots",
     params(GroupParams),
     responses((status = 200, body = SlotsView), (status = "default", body = ErrorBody)))]
-async fn show(asker: Asker, Params(params): Params<GroupParams>) -> Result<Response, Fault> {
+async fn show(
+    requester: Requester,
+    Params(params): Params<GroupParams>,
+) -> Result<Response, Fault> {
     let group: Namespace = params.group.parse()?;
-    let shown = asker.read(asker.view.show_slots(&group)).await?;
+    let shown = requester.read(requester.view.show_slots(&group)).await?;
     let holders = shown.holders.iter();
     let holders = holders.map(|slot| SlotView { index: slot.index, lease: (&slot.lease).into() });
     Ok(ok(&SlotsView {

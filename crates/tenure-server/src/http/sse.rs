@@ -13,9 +13,9 @@ use futures::stream::{BoxStream, Stream, StreamExt};
 use http::HeaderMap;
 use serde::Serialize;
 
-use super::ask::invalid;
+use super::extract::invalid;
 use crate::Fault;
-use crate::api::Grounds;
+use crate::api::{StreamAuthorisation, StreamEnd};
 use crate::limits::Taken;
 
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -28,12 +28,12 @@ pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
 }
 
 /// What happened in one commit: its revision, and what to tell of it.
-pub(super) struct Told {
+pub(super) struct Commit {
     pub(super) revision: u64,
     pub(super) events: Vec<Event>,
 }
 
-impl Told {
+impl Commit {
     /// Nothing of interest, up to this revision.
     pub(super) fn nothing(revision: u64) -> Self {
         Self { revision, events: Vec::new() }
@@ -41,20 +41,20 @@ impl Told {
 }
 
 /// A watch as events. Where a client can go on from what it heard, its start and the last event of every
-/// commit have the revision as their id, which comes back as `Last-Event-ID`: whoever breaks off within
-/// a commit hears all of it again. Where nothing happened there is an id alone, which clients of such streams
-/// remember and tell nobody.
+/// commit have the revision as their id, which comes back as `Last-Event-ID`: a client that breaks off
+/// within a commit gets all of it again. Where nothing happened there is an id alone, which clients of such
+/// streams remember and do not report.
 pub(super) fn watched(
     start: Event,
     revision: u64,
     resumes: bool,
-    commits: impl Stream<Item = Result<Told, Fault>> + Send + 'static,
+    commits: impl Stream<Item = Result<Commit, Fault>> + Send + 'static,
 ) -> BoxStream<'static, Result<Event, Fault>> {
-    let start = Told { revision, events: vec![start] };
+    let start = Commit { revision, events: vec![start] };
     let commits = futures::stream::once(std::future::ready(Ok(start))).chain(commits);
     let events = commits.flat_map(move |told| {
         let events: Vec<Result<Event, Fault>> = match told {
-            Ok(Told { revision, mut events }) => {
+            Ok(Commit { revision, mut events }) => {
                 let last = match (events.pop(), resumes) {
                     (last, true) => Some(last.unwrap_or_default().id(revision.to_string())),
                     (last, false) => last,
@@ -76,33 +76,17 @@ pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(Some(revision))
 }
 
-/// Sends events until they end, fail, what the stream rests on is gone, or the server leaves. Room is
-/// kept until then.
+/// Sends events: see [`StreamAuthorisation::stream`].
 pub(super) fn stream(
-    grounds: Grounds,
+    authorisation: StreamAuthorisation,
     room: Taken,
     events: BoxStream<'static, Result<Event, Fault>>,
 ) -> Response {
-    let known = grounds.clone();
-    // What happens between two looks at that is not told either.
-    let events = events.map(move |event| known.still().and(event)).boxed();
-    let end = Box::pin(async move {
-        tokio::select! {
-            biased;
-            () = grounds.view().api().shutdown().leaving() => Event::default().event("leaving").data("{}"),
-            fault = grounds.gone() => event("error", &fault),
-        }
+    let events = authorisation.stream(room, events).map(|told| {
+        Ok::<_, Infallible>(told.unwrap_or_else(|end| match end {
+            StreamEnd::Leaving => Event::default().event("leaving").data("{}"),
+            StreamEnd::Failed(fault) => event("error", &fault),
+        }))
     });
-    let start = Some((events, end, room));
-    let told = futures::stream::unfold(start, |going| async move {
-        let (mut events, mut end, room) = going?;
-        let next = tokio::select! {
-            biased;
-            last = &mut end => Err(last),
-            next = events.next() => next?.map_err(|fault| event("error", &fault)),
-        };
-        let going = next.is_ok().then_some((events, end, room));
-        Some((Ok::<_, Infallible>(next.unwrap_or_else(|last| last)), going))
-    });
-    Sse::new(told).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response()
+    Sse::new(events).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response()
 }

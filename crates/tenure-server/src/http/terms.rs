@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::error::ErrorBody;
 use crate::Fault;
-use crate::api::Asked;
+use crate::api::AcquireTerms;
 
 /// Asks for a scope.
 #[derive(Deserialize, ToSchema)]
@@ -63,8 +63,8 @@ macro_rules! asked {
     ($request:ty) => {
         impl $request {
             /// On what terms.
-            pub(super) fn asked(&mut self) -> Asked {
-                Asked {
+            pub(super) fn asked(&mut self) -> AcquireTerms {
+                AcquireTerms {
                     owner: std::mem::take(&mut self.owner),
                     ttl: self.ttl_ms.map(Duration::from_millis),
                     wait: match self.wait_forever {

@@ -11,14 +11,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Params};
 use super::error::ErrorBody;
+use super::extract::{Params, Requester};
 use super::requests::WatchParams;
 use super::views::{BatchView, EventView, StartView};
 use super::{poll, sse};
 use crate::Fault;
 use crate::api::Api;
-use crate::api::marks::{Told, marked};
+use crate::api::watch_progress::{Item, with_progress};
 use crate::limits::Use;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -37,37 +37,41 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         (status = 501, body = ErrorBody, description = "unsupported: no history is kept"),
         (status = "default", body = ErrorBody)))]
 async fn watch(
-    asker: Asker,
+    requester: Requester,
     Params(params): Params<WatchParams>,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
     let after = sse::last_event(&headers)?.or(params.after);
     let request = WatchRequest { kind: params.kind, prefix: params.prefix, after };
     if !poll::wants_stream(&headers) {
-        return poll(&asker, &request, poll::wait(&asker, params.wait_ms)).await;
+        return poll(&requester, &request, poll::wait(&requester, params.wait_ms)).await;
     }
-    let room = asker.view.take(Use::Stream)?;
-    let (watch, grounds) = asker.view.watch(&request).await?;
+    let room = requester.view.take(Use::Stream)?;
+    let (watch, authorisation) = requester.view.watch(&request).await?;
     let start = sse::event("start", &StartView { revision: watch.start() });
     let revision = watch.start();
-    let commits = marked(watch).map(|told| {
+    let commits = with_progress(watch).map(|told| {
         let batch = match told {
-            Told::Happened(batch) => batch?,
-            Told::UpTo(revision) => return Ok(sse::Told::nothing(revision)),
+            Item::Event(batch) => batch?,
+            Item::Progress(revision) => return Ok(sse::Commit::nothing(revision)),
         };
         let events = vec![sse::event("batch", &BatchView::from(&*batch))];
-        Ok(sse::Told { revision: batch.revision, events })
+        Ok(sse::Commit { revision: batch.revision, events })
     });
     let events = sse::watched(start, revision, true, commits);
-    Ok(sse::stream(grounds, room, events))
+    Ok(sse::stream(authorisation, room, events))
 }
 
 /// Waits for something to happen, for a while.
-async fn poll(asker: &Asker, request: &WatchRequest, wait: Duration) -> Result<Response, Fault> {
-    let _room = asker.view.take(Use::Wait)?;
-    let (mut watch, grounds) = asker.view.watch(request).await?;
-    let batches = poll::gather(asker, wait, &mut watch).await?;
-    grounds.still()?;
+async fn poll(
+    requester: &Requester,
+    request: &WatchRequest,
+    wait: Duration,
+) -> Result<Response, Fault> {
+    let _room = requester.view.take(Use::Wait)?;
+    let (mut watch, authorisation) = requester.view.watch(request).await?;
+    let batches = poll::gather(requester, wait, &mut watch).await?;
+    authorisation.check()?;
     let revision = watch.told();
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(EventView::from));
     Ok(ok(&BatchView { revision, events: events.collect() }))

@@ -11,7 +11,7 @@ use tenure::store::Store;
 use tenure::store::faulty::{Fault, FaultPlan, Faulty, Operation};
 use tenure::store::memory::MemoryStore;
 use tenure_proto::v1;
-use tenure_server::api::{Api, Asked};
+use tenure_server::api::{AcquireTerms, Api};
 use tenure_server::auth::Caller;
 use tenure_server::{ServerLimits, Shutdown};
 use tokio::sync::mpsc;
@@ -163,7 +163,7 @@ async fn an_acquisition_without_a_wait_that_was_begun_is_answered() -> Result<()
     let api = Api::new(Store::new(faulty), ServerLimits::default(), shutdown.clone())?;
     let view = api.view(&Caller::anybody())?;
     let (scope, late) = (SCOPE.parse()?, Duration::from_secs(60));
-    let asked = Asked { owner: "a#1".into(), ..Asked::default() };
+    let asked = AcquireTerms { owner: "a#1".into(), ..AcquireTerms::default() };
     plan.next(Operation::Commit, Fault::Delay(late));
     let mut acquiring = pin!(view.acquire(&scope, &asked));
     ensure!((&mut acquiring).now_or_never().is_none(), "it was done at once");

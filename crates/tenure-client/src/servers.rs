@@ -1,87 +1,80 @@
-//! Which server is used, and the move to another one when it fails.
+//! The servers of a store: which one is used, and the move to the next one when it fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use tenure::Result;
 use tenure::backend::home::Home;
-use tenure::{Error, Result};
 use tenure_proto::v1::store_client::StoreClient;
 use tokio::sync::Semaphore;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::connect::{Task, channel};
 use crate::error::Fault;
 use crate::token::Token;
-use crate::{BACKEND, Options, trouble};
+use crate::{BACKEND, Options, diagnose};
 
-/// Whether the server is still there is asked this often, and an answer expected this soon: one that is
-/// frozen or cut off is left within the sum, so that leases of some seconds outlive it.
-const PING_EVERY: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// What one watch may leave unread before the server holds back.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-/// So large that watches nobody reads do not hold up the others on their connection.
-const CONNECTION_WINDOW: u32 = 1 << 30;
 /// A page of the largest objects.
 const MAX_ANSWER: usize = 1 << 30;
 /// Bytes of calls that go together in one message, unless one call alone is more.
-const TOGETHER: usize = 256 * 1024;
+const BATCH_BYTES: usize = 256 * 1024;
 /// Between attempts to find a server that answers, longer each time.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSES: u32 = 6;
 
-/// The connections of one way.
-pub(crate) struct Links {
+/// The servers, and a connection to each.
+pub(crate) struct Servers {
     pub(crate) options: Options,
     token: Option<Token>,
     channels: Vec<Channel>,
     /// The one in use.
     at: AtomicUsize,
-    /// How many bytes of calls go together.
-    together: AtomicUsize,
-    /// What each of them had to say when it failed.
-    told: RwLock<Vec<Option<Told>>>,
+    /// How many bytes of calls go into one message.
+    batch_bytes: AtomicUsize,
+    /// Why each of them failed last.
+    failures: RwLock<Vec<Option<Failure>>>,
     /// Closed with the store.
     open: Semaphore,
 }
 
-/// What a server that failed had to say.
+/// Why a server failed.
 #[derive(Clone)]
-struct Told {
+struct Failure {
     why: String,
-    /// It was there to say it.
+    /// The server itself said that it does not do it.
     declined: bool,
 }
 
-impl Links {
-    pub(crate) fn new(options: Options, home: &Arc<Home>) -> Result<Arc<Self>> {
+impl Servers {
+    pub(crate) fn new(options: Options, runtime: &Arc<Home>) -> Result<Arc<Self>> {
         let token = options.token.as_ref().map(Token::new).transpose()?;
-        let channels = options
-            .servers
-            .iter()
-            .map(|server| channel(&options, server, home))
-            .collect::<Result<Vec<_>>>()?;
+        let tls = options.tls()?;
+        let open = |server: &String| {
+            channel(&options, server, tls.clone(), OnRuntime(Arc::downgrade(runtime)))
+        };
+        let channels = options.servers.iter().map(open).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Self {
             options,
             token,
-            told: RwLock::new(vec![None; channels.len()]),
+            failures: RwLock::new(vec![None; channels.len()]),
             channels,
             at: AtomicUsize::new(0),
-            together: AtomicUsize::new(TOGETHER),
+            batch_bytes: AtomicUsize::new(BATCH_BYTES),
             open: Semaphore::new(0),
         }))
     }
 
-    /// Servers take commits of so many bytes, so no more than that goes together.
-    pub(crate) fn take_at_most(&self, commit_bytes: usize) {
-        self.together.store(commit_bytes.min(TOGETHER), Ordering::Relaxed);
+    /// Servers take commits of so many bytes, so no more than that goes batch_bytes.
+    pub(crate) fn limit_batches(&self, commit_bytes: usize) {
+        self.batch_bytes.store(commit_bytes.min(BATCH_BYTES), Ordering::Relaxed);
     }
 
     /// How many bytes of calls go together in one message.
-    pub(crate) fn together(&self) -> usize {
-        self.together.load(Ordering::Relaxed)
+    pub(crate) fn batch_bytes(&self) -> usize {
+        self.batch_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn close(&self) {
@@ -105,37 +98,37 @@ impl Links {
         (at, client.max_decoding_message_size(MAX_ANSWER).max_encoding_message_size(MAX_ANSWER))
     }
 
-    /// This server did not do: the next one is used, unless somebody has moved on already.
-    pub(crate) fn leave(&self, server: usize, fault: Fault) {
+    /// Notes why this server failed and moves to the next one, unless another call has moved already.
+    pub(crate) fn fail_over(&self, server: usize, fault: Fault) {
         let next = (server + 1) % self.channels.len();
         let _ = self.at.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
         let declined = matches!(fault, Fault::Declined(_));
-        self.note(server, Some(Told { why: fault.why(), declined }));
+        self.record(server, Some(Failure { why: fault.why(), declined }));
     }
 
-    /// This server answers: what was wrong with it before is no explanation any more.
-    pub(crate) fn well(&self, server: usize) {
-        self.note(server, None);
+    /// This server answers, so why it failed before explains nothing any more.
+    pub(crate) fn answers(&self, server: usize) {
+        self.record(server, None);
     }
 
-    fn note(&self, server: usize, told: Option<Told>) {
-        let mut all = self.told.write().unwrap_or_else(PoisonError::into_inner);
+    fn record(&self, server: usize, told: Option<Failure>) {
+        let mut all = self.failures.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get_mut(server) {
             *known = told;
         }
     }
 
-    fn all_told(&self) -> Vec<(&str, Option<Told>)> {
-        let all = self.told.read().unwrap_or_else(PoisonError::into_inner).clone();
+    fn all_failures(&self) -> Vec<(&str, Option<Failure>)> {
+        let all = self.failures.read().unwrap_or_else(PoisonError::into_inner).clone();
         self.options.servers.iter().map(String::as_str).zip(all).collect()
     }
 
-    /// Finds out what it is that listens where no server of ours answers.
-    pub(crate) async fn look_closer(&self) {
-        for (at, (server, told)) in self.all_told().into_iter().enumerate() {
+    /// Finds out what listens where no server of ours answers.
+    pub(crate) async fn diagnose(&self) {
+        for (at, (server, told)) in self.all_failures().into_iter().enumerate() {
             let Some(told) = told.filter(|told| !told.declined) else { continue };
-            if let Some(seen) = trouble::look_closer(server, &told.why).await {
-                self.note(at, Some(Told { why: seen.into(), declined: false }));
+            if let Some(seen) = diagnose::probe(server, &told.why).await {
+                self.record(at, Some(Failure { why: seen.into(), declined: false }));
             }
         }
     }
@@ -154,20 +147,20 @@ impl Links {
         request
     }
 
-    /// Asks one server after the other until one answers, or time is up, and tells which one did. For
+    /// Calls one server after the other until one answers or time is up, and returns which one did. For
     /// calls that change nothing.
-    pub(crate) async fn ask<T, F>(
+    pub(crate) async fn call<T, F>(
         &self,
         call: impl Fn(StoreClient<Channel>) -> F,
     ) -> std::result::Result<(usize, T), Fault>
     where
         F: Future<Output = std::result::Result<Response<T>, Status>>,
     {
-        self.ask_often(u32::MAX, call).await
+        self.call_for(u32::MAX, call).await
     }
 
     /// The same, but for so many rounds through all servers only.
-    pub(crate) async fn ask_often<T, F>(
+    pub(crate) async fn call_for<T, F>(
         &self,
         rounds: u32,
         call: impl Fn(StoreClient<Channel>) -> F,
@@ -181,17 +174,17 @@ impl Links {
                 let (server, client) = self.current();
                 match call(client).await.map_err(Fault::from) {
                     Ok(response) => {
-                        self.well(server);
+                        self.answers(server);
                         return Ok((server, response.into_inner()));
                     }
                     Err(Fault::No(error)) => return Err(Fault::No(error)),
-                    Err(fault) => self.leave(server, fault),
+                    Err(fault) => self.fail_over(server, fault),
                 }
                 tokio::time::sleep(pause(attempt)).await;
             }
-            Err(Fault::Elsewhere(self.nobody()))
+            Err(Fault::Elsewhere(self.why_none()))
         };
-        let late = || Err(Fault::Elsewhere(self.nobody()));
+        let late = || Err(Fault::Elsewhere(self.why_none()));
         tokio::select! {
             biased;
             answer = tokio::time::timeout(self.options.timeout, asking) => answer.unwrap_or_else(|_| late()),
@@ -199,10 +192,10 @@ impl Links {
         }
     }
 
-    /// What to say if no server does it: none is there at all, those that are have said no, or they cannot
-    /// be spoken to.
-    pub(crate) fn nobody(&self) -> String {
-        let all = self.all_told();
+    /// Why no server does it: there is none, those that are there have said no, or they do not speak as
+    /// servers do.
+    pub(crate) fn why_none(&self) -> String {
+        let all = self.all_failures();
         let declined = all.iter().find_map(|(server, told)| {
             told.as_ref().filter(|told| told.declined).map(|told| format!("{server}: {}", told.why))
         });
@@ -211,7 +204,7 @@ impl Links {
         }
         let troubles = all.iter().map(|(server, told)| {
             let why = told.as_ref().map_or("", |told| &told.why);
-            trouble::explain(server, why)
+            diagnose::explain(server, why)
         });
         let troubles: Vec<_> = troubles.collect();
         let place =
@@ -232,44 +225,19 @@ pub(crate) fn pause(attempt: u32) -> Duration {
     PAUSE * 2u32.pow(attempt.min(PAUSES))
 }
 
-/// A connection that is made when it is first used, and made again when it breaks. Its work runs
-/// where its way is tended.
-fn channel(options: &Options, server: &str, home: &Arc<Home>) -> Result<Channel> {
-    let wrong = |error: tonic::transport::Error| {
-        Error::invalid(format!("server {server:?}"), format!("{error}"))
-    };
-    let mut endpoint = Endpoint::from_shared(server.to_owned())
-        .map_err(wrong)?
-        .connect_timeout(options.connect_timeout)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .executor(OnHome(Arc::downgrade(home)));
-    if let Some(tls) = options.tls() {
-        endpoint = endpoint.tls_config(tls).map_err(wrong)?;
-    }
-    Ok(endpoint.connect_lazy())
-}
-
-/// Runs what a connection needs where its way is tended.
+/// Runs the tasks of a connection on the runtime of its transport.
 #[derive(Clone)]
-struct OnHome(std::sync::Weak<Home>);
+struct OnRuntime(std::sync::Weak<Home>);
 
-impl<F> hyper::rt::Executor<F> for OnHome
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, work: F) {
-        if let Some(home) = self.0.upgrade() {
-            home.spawn(work);
+impl hyper::rt::Executor<Task> for OnRuntime {
+    fn execute(&self, task: Task) {
+        if let Some(runtime) = self.0.upgrade() {
+            runtime.spawn(task);
         }
     }
 }
 
-impl std::fmt::Debug for Links {
+impl std::fmt::Debug for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct(BACKEND).field("options", &self.options).finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
-//! Streams of a service that is not ours, counted like our own.
+//! The limit on streams, for services that are not ours.
 //!
-//! Reflection talks back and forth for as long as its client likes. So it takes room among the streams of
-//! its caller until it ends.
+//! Reflection is a stream in both directions for as long as its client likes. So it counts among the streams
+//! of its caller until it ends.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -19,12 +19,12 @@ use crate::limits::{Taken, Use};
 
 /// A service whose calls take room for a stream.
 #[derive(Clone)]
-pub(super) struct Counted<S> {
+pub(super) struct StreamLimit<S> {
     pub(super) service: S,
     pub(super) api: Api,
 }
 
-impl<S> Counted<S> {
+impl<S> StreamLimit<S> {
     fn room(&self, request: &http::Request<Body>) -> Result<Taken, Status> {
         let caller = request.extensions().get::<Caller>();
         let caller = caller.ok_or_else(|| Status::internal("a request without a caller"))?;
@@ -32,11 +32,11 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: NamedService> NamedService for Counted<S> {
+impl<S: NamedService> NamedService for StreamLimit<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<http::Request<Body>> for Counted<S>
+impl<S> Service<http::Request<Body>> for StreamLimit<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,

@@ -1,23 +1,25 @@
-//! What is wrong with a server that cannot be spoken to, told so that somebody can do something about it.
+//! Turns the failure of a connection into advice.
 //!
-//! Only where nobody listens there is no server; everything else is somebody, and mostly a word in the
-//! address or a file that was not named. What failed is known by its words alone: the layers below give no
-//! other account of it that reaches us. Tests meet every one of these with real servers.
+//! Only where the connection is refused there is no server. Everything else is a mistake in the address, a
+//! certificate, or a file that was not named. The layers below report failures as text only, so the text is
+//! what is matched. Tests provoke each of these with real servers.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// For a look at who is there.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::connect::NO_HTTP2;
+
+/// How long a probe may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How HTTP/2 begins, with settings of which there are none.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// What a look has found.
+/// What a probe has found.
 const SPEAKS_TLS: &str = "it speaks TLS";
 const SPEAKS_OTHERWISE: &str = "it does not speak as a server of Tenure does";
 
-/// What to say of a server that failed with these words, and what to do; nothing if nobody listens.
+/// What is wrong with a server that failed with this text, and what to do; `None` if nothing listens there.
 pub(crate) fn explain(server: &str, why: &str) -> Option<String> {
     let (scheme, place) = server.split_once("://").unwrap_or(("http", server));
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
@@ -44,7 +46,7 @@ pub(crate) fn explain(server: &str, why: &str) -> Option<String> {
         format!("{place} does not speak TLS; write http://{place}")
     } else if has(&[SPEAKS_TLS]) {
         format!("{place} speaks TLS; write https://{place}")
-    } else if has(&[SPEAKS_OTHERWISE, "HTTP/2 was not negotiated"]) {
+    } else if has(&[SPEAKS_OTHERWISE, NO_HTTP2]) {
         format!("what listens on {place} is no server of Tenure; is the port right?")
     } else if has(&["dns error", "failed to lookup"]) {
         format!("the name in {place} is not known; is it spelled right?")
@@ -57,20 +59,20 @@ pub(crate) fn explain(server: &str, why: &str) -> Option<String> {
     })
 }
 
-/// Looks at who is there, if a server without TLS could be reached and not be understood; what it is.
-pub(crate) async fn look_closer(server: &str, why: &str) -> Option<&'static str> {
+/// Connects to a server without TLS that was reached and not understood, and tells what listens there.
+pub(crate) async fn probe(server: &str, why: &str) -> Option<&'static str> {
     let place = server.strip_prefix("http://")?;
     let unreached = ["Connection refused", "dns error", "failed to lookup", "timed out", "in time"];
     if why.is_empty() || unreached.iter().any(|word| why.contains(word)) {
         return None;
     }
-    let look = async {
+    let probing = async {
         let mut there = TcpStream::connect(place).await?;
         there.write_all(GREETING).await?;
         let mut answer = [0; 4];
         there.read_exact(&mut answer).await.map(|_| answer)
     };
-    match tokio::time::timeout(LOOK, look).await {
+    match tokio::time::timeout(PROBE_TIMEOUT, probing).await {
         // An alert of TLS, or a handshake.
         Ok(Ok([0x15 | 0x16, ..])) => Some(SPEAKS_TLS),
         // The settings with which HTTP/2 begins: it may well be one of ours, and have another trouble.

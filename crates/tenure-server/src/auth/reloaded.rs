@@ -1,4 +1,4 @@
-//! What files say, read again when they change.
+//! Files that are read again when they change.
 //!
 //! Whether they have changed is looked at when somebody asks, and not more often than every two seconds;
 //! the files are small and local. A change that cannot be used is logged, and what was there before stays
@@ -19,12 +19,12 @@ pub(super) const EVERY: Duration = Duration::from_secs(2);
 /// Timestamps of files are coarse: one that changed this recently may have changed again unnoticed.
 const SETTLED_MS: i64 = 2_000;
 /// More than anything we read could need.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 type Load<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T> + Send + Sync>;
 
 /// The present meaning of one or more files.
-pub(super) struct Watched<T> {
+pub(super) struct Reloaded<T> {
     paths: Vec<PathBuf>,
     load: Load<T>,
     clock: SharedClock,
@@ -41,7 +41,7 @@ struct Look {
     told: Option<String>,
 }
 
-impl<T> Watched<T> {
+impl<T> Reloaded<T> {
     /// Reads the files for the first time; now an error is an error.
     pub(super) fn open(
         paths: &[&Path],
@@ -63,7 +63,7 @@ impl<T> Watched<T> {
 
     /// What the files say.
     pub(super) fn current(&self) -> Arc<T> {
-        // Whoever looks lets the others go on with what is there.
+        // While one caller looks at the files, the others go on with what is there.
         let look = match self.look.try_lock() {
             Ok(look) => Some(look),
             Err(TryLockError::Poisoned(look)) => Some(look.into_inner()),
@@ -129,18 +129,18 @@ fn read_one(path: &Path) -> Result<Vec<u8>> {
     let wrong = |reason: String| Error::invalid(format!("file {}", path.display()), reason);
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| wrong(format!("{error}")))?;
-    let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| wrong(format!("{error}")))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(wrong(format!("it has more than {MOST_BYTES} bytes; is it the right one?")));
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(wrong(format!("it has more than {MAX_BYTES} bytes; is it the right one?")));
     }
     Ok(bytes)
 }
 
-impl<T> fmt::Debug for Watched<T> {
+impl<T> fmt::Debug for Reloaded<T> {
     /// The names only: what is in the files may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watched({})", self.names())
+        write!(f, "Reloaded({})", self.names())
     }
 }
 
@@ -175,33 +175,33 @@ mod tests {
         let path = dir.path().join("number");
         std::fs::write(&path, "1").unwrap();
         let clock = Arc::new(Steps(Mutex::default()));
-        let watched = Watched::open(&[&path], clock.clone(), number).unwrap();
+        let reloaded = Reloaded::open(&[&path], clock.clone(), number).unwrap();
         let later = || *clock.0.lock().unwrap() += EVERY;
-        assert_eq!(*watched.current(), 1);
+        assert_eq!(*reloaded.current(), 1);
         // The same length within the same tick of the file system's clock.
         std::fs::write(&path, "2").unwrap();
-        assert_eq!(*watched.current(), 1, "looked again too soon");
+        assert_eq!(*reloaded.current(), 1, "looked again too soon");
         later();
-        assert_eq!(*watched.current(), 2);
+        assert_eq!(*reloaded.current(), 2);
         std::fs::write(&path, "x").unwrap();
         later();
-        assert_eq!(*watched.current(), 2);
+        assert_eq!(*reloaded.current(), 2);
         std::fs::remove_file(&path).unwrap();
         later();
-        assert_eq!(*watched.current(), 2);
+        assert_eq!(*reloaded.current(), 2);
         std::fs::write(&path, "31415926").unwrap();
         later();
-        assert_eq!(*watched.current(), 31_415_926);
-        assert!(!format!("{watched:?}").contains("31415926"), "{watched:?}");
+        assert_eq!(*reloaded.current(), 31_415_926);
+        assert!(!format!("{reloaded:?}").contains("31415926"), "{reloaded:?}");
     }
 
     #[test]
     fn the_first_reading_must_succeed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none");
-        let error = Watched::open(&[&path], SystemClock::shared(), number).unwrap_err();
+        let error = Reloaded::open(&[&path], SystemClock::shared(), number).unwrap_err();
         assert!(error.to_string().contains("none"), "{error}");
         std::fs::write(&path, "x").unwrap();
-        assert!(Watched::open(&[&path], SystemClock::shared(), number).is_err());
+        assert!(Reloaded::open(&[&path], SystemClock::shared(), number).is_err());
     }
 }

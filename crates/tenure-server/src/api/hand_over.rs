@@ -19,7 +19,7 @@ const USUAL: Duration = Duration::from_secs(60);
 
 /// To whom a lease is to go, from whom, and how long to wait for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HandingOver {
+pub struct HandOverTerms {
     /// `name` or `name#start` of somebody who waits; without it the first in line.
     pub successor: Option<String>,
     /// Only from the tenure under this token.
@@ -29,12 +29,12 @@ pub struct HandingOver {
 }
 
 impl View {
-    /// Asks whoever holds a scope to hand it over, and waits until that is done. Tells who holds it then.
+    /// Asks the holder of a scope to hand it over, and waits until that is done. Returns who holds it then.
     /// Dropping the future does not take the request back.
     pub async fn ask_to_hand_over(
         &self,
         scope: &Scope,
-        asked: &HandingOver,
+        asked: &HandOverTerms,
     ) -> Result<LeaseInfo, Fault> {
         let (asker, wait) = self.may_ask(scope.as_str(), asked)?;
         let to = asked.successor.as_deref();
@@ -47,7 +47,7 @@ impl View {
         &self,
         group: &Namespace,
         index: u32,
-        asked: &HandingOver,
+        asked: &HandOverTerms,
     ) -> Result<LeaseInfo, Fault> {
         // The name of its lease, which permissions go by.
         let slot = format!("{group}/slot-{index}");
@@ -57,11 +57,11 @@ impl View {
         self.handing_over(&slot, asked, pin!(asking)).await
     }
 
-    /// Whoever asks in the caller's name, so that the holder sees who it is, and for how long.
+    /// A coordinator that asks in the caller's name, so that the holder sees who it is, and how long to wait.
     fn may_ask(
         &self,
         resource: &str,
-        asked: &HandingOver,
+        asked: &HandOverTerms,
     ) -> Result<(Coordinator, Duration), Fault> {
         self.require(Action::LeasesRevoke, resource)?;
         let most = self.api.room().limits().wait_max;
@@ -77,7 +77,7 @@ impl View {
     async fn handing_over(
         &self,
         resource: &str,
-        asked: &HandingOver,
+        asked: &HandOverTerms,
         asking: Pin<&mut impl Future<Output = tenure::Result<LeaseInfo>>>,
     ) -> Result<LeaseInfo, Fault> {
         let _room = self.take(Use::Wait)?;
@@ -90,7 +90,7 @@ impl View {
         let became = tokio::select! {
             biased;
             became = self.api.shutdown().or(asking) => became,
-            fault = self.caller.gone(|| self.require(action, resource)) => {
+            fault = self.caller.revoked(|| self.require(action, resource)) => {
                 return Err(unknown(&fault.to_string()));
             }
         };
@@ -108,7 +108,7 @@ impl View {
     }
 
     /// What it ended with. A holder that did not begin to stop in time goes on as if nothing had been.
-    fn not_handed_over(&self, asked: &HandingOver, error: Error) -> Fault {
+    fn not_handed_over(&self, asked: &HandOverTerms, error: Error) -> Fault {
         let fault = self.waited(Wait::For(asked.wait.unwrap_or(USUAL)), error);
         let Fault::Store(error @ Error::Held { .. }) = fault else { return fault };
         let message = match &error {

@@ -1,6 +1,6 @@
 //! Public keys from a URL: fetched when first needed, again every few minutes while they are used, and
 //! when a token names a key that is not among them. While the URL is down, the old keys stay in force, and
-//! whoever needs no others does not wait for it.
+//! requests that need no others do not wait for it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tenure::clock::SharedClock;
 use tenure::{Error, Result};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::fetch::{self, Source};
+use super::fetch::Source;
 use super::keys::KeySet;
 
 /// After this long they are fetched again while the old ones are used.
 const FRESH: Duration = Duration::from_secs(5 * 60);
-/// After this long, whoever needs them waits for newer ones first, unless the URL is known to be down.
+/// After this long, requests wait for newer keys first, unless the URL is known to be down.
 const STALE: Duration = Duration::from_secs(10 * 60);
 /// How long to leave the URL alone after a try, whatever tokens come in.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const DOWN: Duration = Duration::from_secs(60);
 
 /// The keys at one URL. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Remote {
+pub(super) struct Jwks {
     shared: Arc<Shared>,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
     failed: RwLock<Option<Duration>>,
 }
 
-impl Remote {
+impl Jwks {
     /// Nothing is fetched yet.
     pub(super) fn new(url: &str, clock: &SharedClock) -> Result<Self> {
         let wrong = |reason: &str| Error::invalid(format!("jwks_url {url:?}"), reason);
@@ -92,7 +92,7 @@ impl Remote {
         }
         *tried = Some(now);
         self.failing(|failed| failed.map(|_| now));
-        let fetched = match fetch::get(&self.shared.source).await {
+        let fetched = match self.shared.source.get().await {
             Ok(document) => KeySet::public(&document).map_err(|error| error.to_string()),
             Err(reason) => Err(reason),
         };

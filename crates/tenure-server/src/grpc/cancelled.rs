@@ -1,7 +1,7 @@
-//! Tells a client that closes its side from one that goes away.
+//! Request streams that the client cancels, told apart from those that it closes.
 //!
-//! The codec below takes a request stream that was cancelled for one that was closed. To a session that
-//! is the difference between "done with these leases" and "nobody knows", so it is told as an error here.
+//! The codec below reports a cancelled request stream as a closed one. To a session that is the difference
+//! between "done with these leases" and "nobody knows", so here it becomes an error.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -12,15 +12,15 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
-/// A service that is told how its clients part.
+/// A service whose request streams end with an error if the client cancels them.
 #[derive(Clone)]
-pub(super) struct Told<S>(pub(super) S);
+pub(super) struct CancelledStreams<S>(pub(super) S);
 
-impl<S: NamedService> NamedService for Told<S> {
+impl<S: NamedService> NamedService for CancelledStreams<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<http::Request<Body>> for Told<S>
+impl<S> Service<http::Request<Body>> for CancelledStreams<S>
 where
     S: Service<http::Request<Body>, Error = Infallible>,
 {
@@ -33,11 +33,11 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> S::Future {
-        self.0.call(request.map(|body| Body::new(body.map_err(gone))))
+        self.0.call(request.map(|body| Body::new(body.map_err(cancelled))))
     }
 }
 
-fn gone(status: Status) -> Status {
+fn cancelled(status: Status) -> Status {
     match status.code() {
         Code::Cancelled => Status::aborted(format!("the client went away: {}", status.message())),
         _ => status,

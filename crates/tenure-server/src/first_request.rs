@@ -1,9 +1,9 @@
-//! Connections that have to begin in time.
+//! A timeout for the first request of a connection.
 //!
-//! Whoever connects and then says nothing, or half of something, keeps a place that somebody else could
-//! have. So a connection has a while for its first request, or for the preface of HTTP/2 and the head of
-//! the frame after it; then it is closed. After that it may be idle: HTTP/2 is asked for signs of life,
-//! and HTTP/1 has a time of its own for the next request.
+//! A client that connects and then sends nothing, or half of something, keeps a place that another could
+//! have. So a connection has a while for the head of its first request, or for the preface of HTTP/2 and the
+//! head of the frame after it; then it is closed. After that it may be idle: HTTP/2 is asked for signs of
+//! life, and HTTP/1 has a timeout of its own for the next request.
 
 use std::io;
 use std::pin::Pin;
@@ -23,16 +23,23 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
 
 /// A connection that has so long to begin, and the service that tells when it has.
-pub(crate) fn prompt<I, S>(io: I, service: S, within: Duration) -> (TokioIo<Prompt<I>>, Noting<S>) {
-    let begun = Begun::default();
-    (TokioIo::new(Prompt::new(io, begun.clone(), within)), Noting { service, begun })
+pub(crate) fn first_request_timeout<I, S>(
+    io: I,
+    service: S,
+    timeout: Duration,
+) -> (TokioIo<FirstRequestTimeout<I>>, NotesRequests<S>) {
+    let started = Started::default();
+    (
+        TokioIo::new(FirstRequestTimeout::new(io, started.clone(), timeout)),
+        NotesRequests { service, started },
+    )
 }
 
 /// Set with the first request.
 #[derive(Clone, Default)]
-struct Begun(Arc<AtomicBool>);
+struct Started(Arc<AtomicBool>);
 
-impl Begun {
+impl Started {
     /// A request is there, with all of its head.
     fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -44,46 +51,46 @@ impl Begun {
 }
 
 /// A service that takes note of requests.
-pub(crate) struct Noting<S> {
+pub(crate) struct NotesRequests<S> {
     service: S,
-    begun: Begun,
+    started: Started,
 }
 
-impl<R, S: Service<R>> Service<R> for Noting<S> {
+impl<R, S: Service<R>> Service<R> for NotesRequests<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
     fn call(&self, request: R) -> Self::Future {
-        self.begun.set();
+        self.started.set();
         self.service.call(request)
     }
 }
 
 /// A connection that fails with [`io::ErrorKind::TimedOut`] unless it begins in time.
-pub(crate) struct Prompt<S> {
+pub(crate) struct FirstRequestTimeout<S> {
     io: S,
     waiting: Option<Waiting>,
 }
 
 /// What is waited for, until when.
 struct Waiting {
-    begun: Begun,
+    started: Started,
     deadline: Pin<Box<Sleep>>,
     heard: usize,
     /// All that was heard so far could be the beginning of HTTP/2.
     http2: bool,
 }
 
-impl<S> Prompt<S> {
-    fn new(io: S, begun: Begun, within: Duration) -> Self {
+impl<S> FirstRequestTimeout<S> {
+    fn new(io: S, started: Started, within: Duration) -> Self {
         let deadline = Box::pin(tokio::time::sleep(within));
-        Self { io, waiting: Some(Waiting { begun, deadline, heard: 0, http2: true }) }
+        Self { io, waiting: Some(Waiting { started, deadline, heard: 0, http2: true }) }
     }
 }
 
 impl Waiting {
-    /// Takes note of what was read, and tells whether the connection has begun with that.
+    /// Takes note of what was read, and tells whether the connection has started with that.
     fn hear(&mut self, bytes: &[u8]) -> bool {
         let expected = PREFACE.iter().skip(self.heard);
         self.http2 &= bytes.iter().zip(expected).all(|(byte, expected)| byte == expected);
@@ -92,7 +99,7 @@ impl Waiting {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FirstRequestTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -100,7 +107,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if let Some(waiting) = &mut this.waiting {
-            if waiting.begun.is_set() {
+            if waiting.started.is_set() {
                 this.waiting = None;
             } else if waiting.deadline.as_mut().poll(context).is_ready() {
                 let late = io::Error::new(io::ErrorKind::TimedOut, "it did not begin in time");
@@ -118,7 +125,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FirstRequestTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -157,20 +164,20 @@ mod tests {
     const WITHIN: Duration = Duration::from_millis(100);
 
     /// What reading all of this and then waiting ends with, byte by byte and at once.
-    async fn read(bytes: &[u8], begun: bool) -> Vec<Result<usize, io::ErrorKind>> {
+    async fn read(bytes: &[u8], started: bool) -> Vec<Result<usize, io::ErrorKind>> {
         let mut ends = Vec::new();
         for piece in [1, bytes.len().max(1)] {
             let (ours, mut theirs) = tokio::io::duplex(1024);
-            let flag = Begun::default();
-            let mut prompt = Prompt::new(ours, flag.clone(), WITHIN);
+            let flag = Started::default();
+            let mut connection = FirstRequestTimeout::new(ours, flag.clone(), WITHIN);
             for part in bytes.chunks(piece) {
                 tokio::io::AsyncWriteExt::write_all(&mut theirs, part).await.unwrap();
-                prompt.read_exact(&mut vec![0; part.len()]).await.unwrap();
+                connection.read_exact(&mut vec![0; part.len()]).await.unwrap();
             }
-            if begun {
+            if started {
                 flag.set();
             }
-            let waited = tokio::time::timeout(3 * WITHIN, prompt.read(&mut [0; 1])).await;
+            let waited = tokio::time::timeout(3 * WITHIN, connection.read(&mut [0; 1])).await;
             // To be silent for longer than that is what an idle connection may do.
             ends.push(waited.unwrap_or(Ok(0)).map_err(|error| error.kind()));
         }

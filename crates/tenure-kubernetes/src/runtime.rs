@@ -1,12 +1,11 @@
-//! The threads that the store's own work runs on.
+//! The runtime that the store's own work runs on.
 //!
-//! Calls, connections and the watch must go on when the caller's runtime is busy or blocked: a lease
-//! that is not renewed because somebody computes for a minute is lost. So all of them live on a small
-//! runtime of their own, whoever asked for them. A caller that goes away abandons the answer, not the
-//! call: what the API server says is still taken notice of.
+//! Calls, connections and the watch must go on when the caller's runtime is busy or blocked, or leases
+//! would not be renewed and would be lost. So all of them run on a small runtime of their own. A caller that
+//! goes away abandons the answer and not the call: what the API server says is still recorded.
 //!
 //! It has two threads, because a kubeconfig may name a program that hands out credentials, and the
-//! client waits for it without giving up its thread.
+//! client blocks a thread while it waits for it. The backends' common runtime has one.
 
 use std::future::Future;
 
@@ -17,12 +16,12 @@ use tokio::sync::oneshot;
 use crate::BACKEND;
 
 /// A runtime on threads of its own. It ends when this is dropped, and its tasks with it.
-pub(crate) struct Home {
+pub(crate) struct StoreRuntime {
     handle: Handle,
     _end: oneshot::Sender<()>,
 }
 
-impl Home {
+impl StoreRuntime {
     pub(crate) fn start() -> Result<Self> {
         let failed = |error| Error::unavailable(BACKEND, format!("no thread to work on: {error}"));
         let runtime = Builder::new_multi_thread()
@@ -34,7 +33,7 @@ impl Home {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::Builder::new()
-            .name("tenure-kubernetes-home".into())
+            .name("tenure-kubernetes-runtime".into())
             .spawn(move || {
                 // Resolves when the sender is dropped, which is all that ever happens to it.
                 let _ = runtime.block_on(ended);

@@ -1,7 +1,7 @@
-//! What every request passes: who asks is found out, and it goes to whoever works on it.
+//! Dispatches each request: finds out who asks, and hands it to what answers it.
 //!
-//! gRPC calls of this server's own services take a short way. The router is for the rest: it is made for
-//! many routes with layers of their own, and costs as much as a whole call.
+//! gRPC calls of this server's own services go to them directly. Everything else goes through the router,
+//! which costs as much as a whole call.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,41 +17,41 @@ use tower::Service as _;
 
 use crate::api::Api;
 use crate::auth::{Authenticator, Peer, browser};
+use crate::drain::{self, BodyReturn, Drains};
 use crate::grpc::Services;
 use crate::limits::Room;
 use crate::metrics::Metrics;
-use crate::unheard::{self, Ears, Lender};
-use crate::{Fault, arriving, http};
+use crate::{Fault, body_timeout, http};
 
 /// An answer of gRPC, or any other.
 pub(crate) type Body = Either<tonic::body::Body, axum::body::Body>;
 
-/// The way in. Cheap to clone.
+/// Answers the requests of all connections. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Front {
+pub(crate) struct Dispatcher {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    gate: Arc<Gate>,
+    admission: Arc<Admission>,
     room: Arc<Room>,
     metrics: Arc<Metrics>,
     services: Services,
     router: Router,
-    ears: Ears,
+    drains: Drains,
 }
 
-impl Front {
+impl Dispatcher {
     pub(crate) fn new(
-        gate: Arc<Gate>,
+        admission: Arc<Admission>,
         api: &Api,
         metrics: Arc<Metrics>,
         services: Services,
         router: Router,
     ) -> Self {
         let room = Arc::clone(api.room());
-        let ears = Ears::default();
-        Self { shared: Arc::new(Shared { gate, room, metrics, services, router, ears }) }
+        let drains = Drains::default();
+        Self { shared: Arc::new(Shared { admission, room, metrics, services, router, drains }) }
     }
 
     /// Answers one request of a connection to this peer.
@@ -65,25 +65,25 @@ impl Front {
             return async move { Ok(shared.grpc(request, &peer).await.map(Either::Left)) }.boxed();
         }
         request.extensions_mut().insert(Arc::clone(peer));
-        if unheard::concerns(&request) {
-            return self.heard_out(request);
+        if drain::applies(&request) {
+            return self.call_with_drain(request);
         }
         let answered = self.shared.router.clone().call(request);
         async move { Ok(answered.await?.map(Either::Right)) }.boxed()
     }
 
-    /// Answers a request whose body is heard even if nobody wants to read it.
-    fn heard_out(
+    /// Answers a request whose body is drained if it is refused unread.
+    fn call_with_drain(
         &self,
         request: ::http::Request<Incoming>,
     ) -> BoxFuture<'static, Result<::http::Response<Body>, Infallible>> {
-        let (shared, lender) = (Arc::clone(&self.shared), Lender::default());
-        let answered = shared.router.clone().call(request.map(|body| lender.lend(body)));
+        let (shared, body_return) = (Arc::clone(&self.shared), BodyReturn::default());
+        let answered = shared.router.clone().call(request.map(|body| body_return.lend(body)));
         async move {
             let answer = answered.await?;
             let refused = answer.status().is_client_error() || answer.status().is_server_error();
-            if let Some(left) = lender.left().filter(|_| refused) {
-                shared.ears.hear_out(left).await;
+            if let Some(left) = body_return.left().filter(|_| refused) {
+                shared.drains.drain(left).await;
             }
             Ok(answer.map(Either::Right))
         }
@@ -98,10 +98,10 @@ impl Shared {
         peer: &Peer,
     ) -> ::http::Response<tonic::body::Body> {
         let begun = self.metrics.begin(request.method(), Some(request.uri().path()));
-        let admitted = self.gate.admit(&mut request, peer).await;
+        let admitted = self.admission.admit(&mut request, peer).await;
         let response = match admitted {
             Ok(()) => {
-                let request = arriving::wrap(request, &self.room).map(tonic::body::Body::new);
+                let request = body_timeout::wrap(request, &self.room).map(tonic::body::Body::new);
                 self.services.call(request).await
             }
             Err(fault) => tonic::Status::from(fault).into_http(),
@@ -111,38 +111,38 @@ impl Shared {
     }
 }
 
-/// Lets in whoever may come in.
-pub(crate) struct Gate {
+/// Finds out who asks, and refuses those who may not.
+pub(crate) struct Admission {
     authenticator: Authenticator,
 }
 
-impl Gate {
+impl Admission {
     pub(crate) fn new(authenticator: Authenticator) -> Self {
         Self { authenticator }
     }
 
-    /// Finds out who asks, for whoever works on the request.
+    /// Adds the caller to the request.
     async fn admit<B>(&self, request: &mut ::http::Request<B>, peer: &Peer) -> Result<(), Fault> {
         let (uri, headers) = (request.uri(), request.headers());
         browser::check(uri, headers, self.authenticator.is_on())?;
         let caller = self.authenticator.admit(uri.path(), headers, peer).await?;
-        // Whoever works on it needs no secrets, and so cannot log any.
+        // Handlers do not need the secret, and so cannot log it.
         request.headers_mut().remove(::http::header::AUTHORIZATION);
         request.extensions_mut().insert(caller);
         Ok(())
     }
 }
 
-/// The same on the way through the router.
+/// The same as a layer of the router.
 pub(crate) async fn admit(
-    State(gate): State<Arc<Gate>>,
+    State(admission): State<Arc<Admission>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let Some(peer) = request.extensions().get::<Arc<Peer>>().cloned() else {
         return ::http::StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
-    match gate.admit(&mut request, &peer).await {
+    match admission.admit(&mut request, &peer).await {
         Ok(()) => next.run(request).await,
         Err(fault) if http::speaks_grpc(request.headers()) => {
             tonic::Status::from(fault).into_http()

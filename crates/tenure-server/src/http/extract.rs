@@ -12,20 +12,21 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use tenure::{Error, Key};
 
-use crate::api::{Api, Asked, View};
+use crate::api::{AcquireTerms, Api, View};
 use crate::auth::Caller;
-use crate::{Fault, arriving};
+use crate::{Fault, body_timeout, drain};
 
-/// Whoever sends too much is listened to for so long, and so many bytes, before it is answered: who is
-/// busy sending does not hear.
-const HEAR_OUT: (Duration, usize) = (Duration::from_secs(2), 64 * 1024 * 1024);
+/// A body that is too large is read for so long, and so many bytes, before it is answered: a client that is
+/// busy sending does not read the answer.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Who asks, and what they see.
-pub(super) struct Asker {
+pub(super) struct Requester {
     pub(super) view: View,
 }
 
-impl FromRequestParts<Api> for Asker {
+impl FromRequestParts<Api> for Requester {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Fault> {
@@ -35,7 +36,7 @@ impl FromRequestParts<Api> for Asker {
     }
 }
 
-impl Asker {
+impl Requester {
     /// Works on something that changes nothing.
     pub(super) fn read<T>(
         &self,
@@ -55,7 +56,7 @@ impl Asker {
     /// Acquires something.
     pub(super) fn acquire<T>(
         &self,
-        asked: &Asked,
+        asked: &AcquireTerms,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> impl Future<Output = Result<T, Fault>> {
         self.view.acquiring(asked, Box::pin(work))
@@ -78,13 +79,13 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
         let asks_first = request.headers().contains_key(EXPECT);
         let most = api.room().limits().message_bytes;
-        // It arrives in time or breaks off: see `arriving`.
+        // It arrives in time or breaks off: see `body_timeout`.
         let body = request.into_body();
         let bytes = match announced.filter(|announced| *announced > most) {
             None => read(body, most).await?,
             Some(got) => {
                 if !asks_first {
-                    hear_out(body).await;
+                    drain::discard(body, DRAIN_TIMEOUT, DRAIN_BYTES).await;
                 }
                 return Err(too_large(most, got));
             }
@@ -97,7 +98,7 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
     match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(most, most + 1)),
-        Err(error) => Err(arriving::fault(error)
+        Err(error) => Err(body_timeout::fault(error)
             .unwrap_or_else(|reason| invalid("body", format!("it broke off: {reason}")))),
     }
 }
@@ -105,19 +106,6 @@ async fn read(body: Body, most: usize) -> Result<Bytes, Fault> {
 fn too_large(max: usize, got: usize) -> Fault {
     let (max, got) = (max as u64, got as u64);
     Error::LimitExceeded { limit: "message_bytes", max, got }.into()
-}
-
-async fn hear_out(mut body: Body) {
-    let listening = async {
-        let mut heard = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            heard += frame.data_ref().map_or(0, Bytes::len);
-            if heard > HEAR_OUT.1 {
-                return;
-            }
-        }
-    };
-    let _ = tokio::time::timeout(HEAR_OUT.0, listening).await;
 }
 
 /// Reads JSON; only what fails is read again to find out where.

@@ -1,9 +1,10 @@
-//! Connections for which there is no place.
+//! Refuses connections beyond the limit.
 //!
-//! Whoever is cut off without a word cannot tell a full server from one that is broken, and most ask again
-//! at once. So a few at a time are let in just far enough to be told that the server is full and when to
-//! come back: in HTTP with 429, in gRPC with RESOURCE_EXHAUSTED, after which the connection ends. They have
-//! little time for it. Beyond that few, there is no word after all: telling must not cost what it saves.
+//! A client whose connection is cut without an answer cannot tell a full server from a broken one, and most
+//! connect again at once. So a few at a time are let in just far enough to be told that the server is full
+//! and when to come back: in HTTP with 429, in gRPC with RESOURCE_EXHAUSTED. Then the connection ends. All
+//! of that has a short timeout. Connections beyond those few are closed without an answer, because answering
+//! must not cost what it saves.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,33 +22,33 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
-use crate::front::Body;
+use crate::dispatch::Body;
+use crate::drain::{self, Drains};
 use crate::metrics::Refusals;
-use crate::unheard::{self, Ears};
 use crate::{Fault, http};
 
-/// So many are told at the same time.
+/// Connections that are answered at the same time.
 const AT_ONCE: usize = 64;
-/// So long each of them has, for the handshake of TLS, its request and the answer.
-const WITHIN: Duration = Duration::from_secs(2);
+/// What each of them has for the handshake of TLS, its request and the answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// When to come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Calls that one of them may make at once; none of them gets anywhere.
 const STREAMS: u32 = 16;
 
-/// Tells those who come too many.
+/// Answers connections beyond the limit.
 #[derive(Clone)]
-pub(crate) struct Doorkeeper {
+pub(crate) struct OverCapacity {
     places: Arc<Semaphore>,
     refusals: Refusals,
 }
 
-impl Doorkeeper {
+impl OverCapacity {
     pub(crate) fn new(refusals: Refusals) -> Self {
         Self { places: Arc::new(Semaphore::new(AT_ONCE)), refusals }
     }
 
-    /// Room to tell one more; if there is none, that one is counted as turned away.
+    /// A place to answer one more. Without one, the connection is counted as closed.
     pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() {
@@ -56,21 +57,21 @@ impl Doorkeeper {
         place
     }
 
-    /// Tells this one, if it asks for anything in time.
-    pub(crate) async fn tell(self, stream: TcpStream, acceptor: Option<TlsAcceptor>) {
-        let told = Told::default();
-        let telling = async {
+    /// Refuses this connection, if it sends a request in time.
+    pub(crate) async fn refuse(self, stream: TcpStream, acceptor: Option<TlsAcceptor>) {
+        let answered = Answered::default();
+        let refusing = async {
             match acceptor {
-                None => answer(TokioIo::new(stream), &told).await,
+                None => answer(TokioIo::new(stream), &answered).await,
                 Some(acceptor) => {
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        answer(TokioIo::new(stream), &told).await;
+                        answer(TokioIo::new(stream), &answered).await;
                     }
                 }
             }
         };
-        let _ = tokio::time::timeout(WITHIN, telling).await;
-        if told.0.answered.load(Ordering::Relaxed) {
+        let _ = tokio::time::timeout(TIMEOUT, refusing).await;
+        if answered.0.answered.load(Ordering::Relaxed) {
             self.refusals.answered();
         } else {
             self.refusals.closed();
@@ -80,35 +81,35 @@ impl Doorkeeper {
 
 /// Whether an answer was given.
 #[derive(Clone, Default)]
-struct Told(Arc<Answered>);
+struct Answered(Arc<Flag>);
 
 #[derive(Default)]
-struct Answered {
+struct Flag {
     answered: AtomicBool,
-    news: Notify,
+    changed: Notify,
 }
 
-impl Told {
+impl Answered {
     fn set(&self) {
         self.0.answered.store(true, Ordering::Relaxed);
-        self.0.news.notify_one();
+        self.0.changed.notify_one();
     }
 }
 
 /// Gives the same answer to whatever is asked, and ends the connection.
-async fn answer(io: impl Read + Write + Unpin + Send + 'static, told: &Told) {
+async fn answer(io: impl Read + Write + Unpin + Send + 'static, answered: &Answered) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(WITHIN).keep_alive(false);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(TIMEOUT).keep_alive(false);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
-    let ears = Arc::new(Ears::default());
+    let drains = Arc::new(Drains::default());
     let service = service_fn(|request: ::http::Request<Incoming>| {
-        let (answer, told) = (full(http::speaks_grpc(request.headers())), told.clone());
-        let ears = Arc::clone(&ears);
+        let (answer, answered) = (full(http::speaks_grpc(request.headers())), answered.clone());
+        let drains = Arc::clone(&drains);
         async move {
-            if unheard::concerns(&request) {
-                ears.hear_out(request.into_body()).await;
+            if drain::applies(&request) {
+                drains.drain(request.into_body()).await;
             }
-            told.set();
+            answered.set();
             Ok::<_, Infallible>(answer)
         }
     });
@@ -116,14 +117,14 @@ async fn answer(io: impl Read + Write + Unpin + Send + 'static, told: &Told) {
     tokio::select! {
         biased;
         _ = connection.as_mut() => return,
-        () = told.0.news.notified() => {}
+        () = answered.0.changed.notified() => {}
     }
     // What was answered is sent, and in HTTP/2 a word that nothing else is taken.
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }
 
-/// That the server is full, as whoever asks understands it.
+/// The answer that the server is full, in gRPC or HTTP.
 fn full(grpc: bool) -> ::http::Response<Body> {
     let what = "as many connections are open as the server has room for".into();
     let fault = Fault::Overloaded { what, retry_after: RETRY_AFTER };

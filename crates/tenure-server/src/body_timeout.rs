@@ -1,9 +1,9 @@
-//! Bodies that are still on their way.
+//! A timeout for the bodies of requests, and a limit on how many may be waited for.
 //!
-//! A request takes its place among those that are worked on once it is here. Until then its body takes up
-//! memory, for as long as its sender likes: so there is room for so many bodies that are waited for, and
-//! each has the time of a request to arrive. A body that is there when it is asked for costs nothing.
-//! Streams of a client, which may be silent for as long as they live, have room of their own.
+//! A request counts among those that are worked on once it is here as a whole. Until then its body takes
+//! memory for as long as its sender likes. So the number of bodies that are waited for is limited, and each
+//! has the time of a request to arrive. A body that is there when it is read costs nothing. Streams of a
+//! client may be silent for as long as they live; they have a limit of their own.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const STREAMS: [&str; 2] = ["/tenure.v1.Leases/Session", "/tenure.v1.Store/Excha
 /// Reflection talks back and forth, too.
 const REFLECTION: &str = "/grpc.reflection.";
 
-/// A layer that gives a request a body that arrives in time and within the room there is.
-pub(crate) async fn in_time(State(room): State<Arc<Room>>, request: Request) -> Request {
+/// A layer that puts the timeout and the limit on the body of a request.
+pub(crate) async fn layer(State(room): State<Arc<Room>>, request: Request) -> Request {
     if request.body().is_end_stream() { request } else { wrap(request, &room).map(Body::new) }
 }
 
@@ -34,12 +34,12 @@ pub(crate) async fn in_time(State(room): State<Arc<Room>>, request: Request) -> 
 pub(crate) fn wrap<B>(
     request: ::http::Request<B>,
     room: &Arc<Room>,
-) -> ::http::Request<Arriving<B>> {
+) -> ::http::Request<TimedBody<B>> {
     let path = request.uri().path();
     let streams = STREAMS.contains(&path) || path.starts_with(REFLECTION);
     let room = (!streams).then(|| Arc::clone(room));
     let grpc = http::speaks_grpc(request.headers());
-    request.map(|body| Arriving { body, room, grpc, waiting: None, failed: false })
+    request.map(|body| TimedBody { body, room, grpc, waiting: None, failed: false })
 }
 
 /// The fault that a body broke off with, if it is one of ours.
@@ -50,7 +50,7 @@ pub(crate) fn fault(error: BoxError) -> Result<Fault, String> {
 }
 
 /// A body that breaks off unless it arrives in time and there is room to wait for it.
-pub(crate) struct Arriving<B> {
+pub(crate) struct TimedBody<B> {
     body: B,
     /// Nothing for a stream, which comes when it comes.
     room: Option<Arc<Room>>,
@@ -60,8 +60,8 @@ pub(crate) struct Arriving<B> {
     failed: bool,
 }
 
-impl<B> Arriving<B> {
-    /// Waits for the rest, if there is room for one more to do so, and time.
+impl<B> TimedBody<B> {
+    /// Waits for the rest, if the limit and the timeout allow it.
     fn wait(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         let Some(room) = &self.room else { return Ok(()) };
         let limit = room.limits().request_timeout;
@@ -75,14 +75,14 @@ impl<B> Arriving<B> {
         Err(Error::invalid("body", format!("it did not arrive within {limit:?}")).into())
     }
 
-    /// What whoever reads it is told, in words that it passes on.
+    /// The error for the reader of the body, in the form that it passes on.
     fn fail(&mut self, fault: Fault) -> BoxError {
         (self.failed, self.waiting) = (true, None);
         if self.grpc { Status::from(fault).into() } else { fault.into() }
     }
 }
 
-impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Arriving<B> {
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for TimedBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -1,8 +1,8 @@
-//! What happened lately, shared by all watchers of one pump, in bounded memory.
+//! The latest events, in bounded memory, for all watchers of one reflector.
 //!
 //! A watcher is a cursor. Batches are in the order in which this process learnt of them, which for
-//! changes is that of their revisions. An expiry that nobody wrote down draws no revision and carries
-//! the newest one known. A watcher that falls behind the ring, or whose pump has to begin anew, is
+//! changes is that of their revisions. An expiry that nobody wrote down has no revision of its own and
+//! carries the newest one known. A watcher that falls behind the log, or whose reflector begins anew, is
 //! told that history is gone.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const BATCHES: usize = 16_384;
 /// Bytes kept, roughly.
 const BYTES: usize = 32 * 1024 * 1024;
 
-struct Told {
+struct Entry {
     batch: Arc<Batch>,
     /// It has a revision of its own.
     drawn: bool,
@@ -27,22 +27,22 @@ struct Told {
 
 #[derive(Default)]
 struct Inner {
-    batches: VecDeque<Told>,
+    batches: VecDeque<Entry>,
     bytes: usize,
-    /// The number of the first batch in the ring.
+    /// The number of the first batch in the log.
     first: u64,
     open: bool,
     ended: Option<Error>,
 }
 
-/// The ring.
-pub(crate) struct Ring {
+/// The log of events.
+pub(crate) struct EventLog {
     inner: Mutex<Inner>,
     changed: signal::Sender<()>,
     watchers: AtomicUsize,
 }
 
-impl Ring {
+impl EventLog {
     pub(crate) fn new() -> Self {
         Self { inner: Mutex::default(), changed: signal::channel(()).0, watchers: 0.into() }
     }
@@ -61,7 +61,7 @@ impl Ring {
     pub(crate) fn publish(&self, batch: Batch, drawn: bool) {
         let mut inner = self.inner();
         inner.bytes += size(&batch);
-        inner.batches.push_back(Told { batch: Arc::new(batch), drawn });
+        inner.batches.push_back(Entry { batch: Arc::new(batch), drawn });
         while inner.batches.len() > BATCHES || inner.bytes > BYTES {
             let Some(oldest) = inner.batches.pop_front() else { break };
             inner.bytes -= size(&oldest.batch);
@@ -71,7 +71,7 @@ impl Ring {
         self.changed.send_replace(());
     }
 
-    /// Ends every watch with this error, once it has delivered what the ring holds.
+    /// Ends every watch with this error, once it has delivered what the log holds.
     pub(crate) fn end(&self, why: Error) {
         self.inner().ended.get_or_insert(why);
         self.changed.send_replace(());
@@ -81,13 +81,13 @@ impl Ring {
         self.watchers.load(Ordering::Acquire)
     }
 
-    /// A cursor at the present end of the ring; it counts as a watcher.
+    /// A cursor at the present end of the log; it counts as a watcher.
     pub(crate) fn join(self: &Arc<Self>) -> Cursor {
         self.watchers.fetch_add(1, Ordering::AcqRel);
         let inner = self.inner();
         let next = inner.first + inner.batches.len() as u64;
         drop(inner);
-        Cursor { ring: Arc::clone(self), changed: self.changed.subscribe(), next }
+        Cursor { log: Arc::clone(self), changed: self.changed.subscribe(), next }
     }
 }
 
@@ -101,24 +101,24 @@ fn size(batch: &Batch) -> usize {
 
 /// Where a watcher stands.
 pub(crate) struct Cursor {
-    ring: Arc<Ring>,
+    log: Arc<EventLog>,
     changed: signal::Receiver<()>,
     next: u64,
 }
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        self.ring.watchers.fetch_sub(1, Ordering::AcqRel);
+        self.log.watchers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Cursor {
-    /// Resolves once the ring is open, so that nothing is missed any more.
+    /// Resolves once the log is open, so that nothing is missed any more.
     pub(crate) async fn opened(&mut self) -> Result<()> {
         loop {
             self.changed.mark_unchanged();
             {
-                let inner = self.ring.inner();
+                let inner = self.log.inner();
                 if let Some(why) = &inner.ended {
                     return Err(why.clone());
                 }
@@ -126,7 +126,7 @@ impl Cursor {
                     return Ok(());
                 }
             }
-            // Cannot fail: the sender lives in the ring.
+            // Cannot fail: the sender lives in the log.
             let _ = self.changed.changed().await;
         }
     }
@@ -158,24 +158,24 @@ impl Cursor {
     async fn next(&mut self) -> Result<(Arc<Batch>, bool)> {
         loop {
             self.changed.mark_unchanged();
-            if let Some(told) = self.look()? {
-                return Ok(told);
+            if let Some(entry) = self.look()? {
+                return Ok(entry);
             }
             let _ = self.changed.changed().await;
         }
     }
 
     fn look(&mut self) -> Result<Option<(Arc<Batch>, bool)>> {
-        let inner = self.ring.inner();
+        let inner = self.log.inner();
         let Some(index) = self.next.checked_sub(inner.first) else {
-            let oldest = inner.batches.front().map_or(0, |told| told.batch.revision);
+            let oldest = inner.batches.front().map_or(0, |entry| entry.batch.revision);
             return Err(Error::Compacted { requested: 0, oldest });
         };
-        let told = usize::try_from(index).ok().and_then(|index| inner.batches.get(index));
-        match (told, &inner.ended) {
-            (Some(told), _) => {
+        let entry = usize::try_from(index).ok().and_then(|index| inner.batches.get(index));
+        match (entry, &inner.ended) {
+            (Some(entry), _) => {
                 self.next += 1;
-                Ok(Some((Arc::clone(&told.batch), told.drawn)))
+                Ok(Some((Arc::clone(&entry.batch), entry.drawn)))
             }
             (None, Some(why)) => Err(why.clone()),
             (None, None) => Ok(None),

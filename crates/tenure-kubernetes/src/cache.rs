@@ -1,7 +1,7 @@
-//! The Leases as the pump's watch has told of them, and what each change means to a watcher.
+//! The held Leases as the reflector's watch has told of them, and what each change means to a watcher.
 //!
-//! Pure bookkeeping. A renewal is no event. A tenure that ends in the very write that begins the
-//! next is told as an end and a beginning.
+//! Pure bookkeeping. A renewal is no event. If one write ends a tenure and begins the next, watchers get
+//! an end and a beginning.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Live {
 
 /// What is held, by the name of the Lease.
 #[derive(Default)]
-pub(crate) struct View {
+pub(crate) struct Cache {
     live: HashMap<String, Live>,
     timers: BTreeSet<(Duration, String)>,
     /// Everything up to this revision is in here.
@@ -37,9 +37,9 @@ pub(crate) struct Due {
     pub(crate) revision: u64,
 }
 
-impl View {
+impl Cache {
     /// Takes in a Lease, and says what watchers are to be told.
-    pub(crate) fn hear(&mut self, lease: &Lease, sight: Sight, id: &str) -> Result<Option<Batch>> {
+    pub(crate) fn apply(&mut self, lease: &Lease, sight: Sight, id: &str) -> Result<Option<Batch>> {
         let revision = lease.revision()?;
         self.head = self.head.max(revision);
         let name = &lease.metadata.name;
@@ -62,7 +62,7 @@ impl View {
     }
 
     /// The Lease itself was deleted.
-    pub(crate) fn gone(&mut self, lease: &Lease) -> Result<Option<Batch>> {
+    pub(crate) fn apply_deletion(&mut self, lease: &Lease) -> Result<Option<Batch>> {
         let revision = lease.revision()?;
         self.head = self.head.max(revision);
         let before = self.remove(&lease.metadata.name);
@@ -71,7 +71,7 @@ impl View {
     }
 
     /// This state of a Lease has expired and nobody has written that down.
-    pub(crate) fn expired(&mut self, due: &Due) -> Option<Batch> {
+    pub(crate) fn apply_expiry(&mut self, due: &Due) -> Option<Batch> {
         if self.live.get(&due.name)?.object.revision != due.revision {
             return None;
         }
@@ -85,7 +85,7 @@ impl View {
     }
 
     /// One that may have expired by now. Unless that is settled, it is due again at `again`.
-    pub(crate) fn take_due(&mut self, now: Duration, again: Duration) -> Option<Due> {
+    pub(crate) fn next_due(&mut self, now: Duration, again: Duration) -> Option<Due> {
         let (at, name) = self.timers.first().filter(|(at, _)| *at <= now)?.clone();
         self.timers.remove(&(at, name.clone()));
         let live = self.live.get_mut(&name)?;

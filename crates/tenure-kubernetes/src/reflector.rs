@@ -1,14 +1,14 @@
-//! The one watch of the API server that feeds all watchers of this store.
+//! One watch of the API server that feeds all watchers of this store.
 //!
-//! It runs while somebody watches. It begins with a list, follows from there with bookmarks, and takes
-//! up a connection that broke, or was silent for longer than a server ever is, where it was. If the
-//! server no longer has what happened in between (410), every watcher is told that history is gone: they
-//! list again, and the pump begins anew.
+//! It runs while somebody watches. It begins with a list and then follows the watch with bookmarks. A
+//! connection that breaks, or is silent for longer than a server ever is, is opened again at the same
+//! revision. If the server no longer has what happened in between (410), every watcher is told that history
+//! is gone: they list again, and the reflector begins anew.
 //!
-//! Nobody but observers notices an expiry, so the pump keeps their timers. When one is due it reads the
-//! Lease: if it is still the very state that was seen, it has expired. A Lease of ours is then emptied,
-//! under a revision that everybody hears of, newcomers who would have to wait longer included. One of
-//! somebody else's elector is left alone, and only our own watchers are told.
+//! The API server tells nothing of an expiry, so the reflector keeps timers. When one is due it reads the
+//! Lease: if it is unchanged, it has expired. A Lease of ours is then emptied, under a revision that every
+//! watcher gets, also a newcomer who would have to wait longer. A Lease of another elector stays as it is,
+//! and only our own watchers are told.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ use tenure::{Error, Result};
 
 use crate::BACKEND;
 use crate::api::Events;
+use crate::cache::{Cache, Due};
 use crate::commit::send;
 use crate::error::Failure;
-use crate::home::Home;
+use crate::event_log::EventLog;
 use crate::record;
-use crate::ring::Ring;
+use crate::runtime::StoreRuntime;
 use crate::shared::Shared;
-use crate::view::{Due, View};
 use crate::wire;
 
 /// After the last watcher has left, the watch goes on for this long, in case another one comes.
@@ -42,28 +42,28 @@ const CHECKS: usize = 16;
 
 /// Where watchers join.
 #[derive(Default)]
-pub(crate) struct Pump {
-    ring: Mutex<Option<Arc<Ring>>>,
+pub(crate) struct Reflector {
+    log: Mutex<Option<Arc<EventLog>>>,
 }
 
-impl Pump {
-    fn ring(&self) -> MutexGuard<'_, Option<Arc<Ring>>> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+impl Reflector {
+    fn log(&self) -> MutexGuard<'_, Option<Arc<EventLog>>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the ring unless it is watched. Whether it has ended.
-    fn end_if_idle(&self, ring: &Arc<Ring>) -> bool {
-        let mut current = self.ring();
-        if ring.watchers() > 0 {
+    /// Ends the log unless it is watched. Whether it has ended.
+    fn end_if_idle(&self, log: &Arc<EventLog>) -> bool {
+        let mut current = self.log();
+        if log.watchers() > 0 {
             return false;
         }
-        forget(&mut current, ring);
+        forget(&mut current, log);
         true
     }
 }
 
-fn forget(current: &mut Option<Arc<Ring>>, ring: &Arc<Ring>) {
-    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, ring)) {
+fn forget(current: &mut Option<Arc<EventLog>>, log: &Arc<EventLog>) {
+    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, log)) {
         *current = None;
     }
 }
@@ -71,90 +71,90 @@ fn forget(current: &mut Option<Arc<Ring>>, ring: &Arc<Ring>) {
 /// Opens a watch of what happens from now on.
 pub(crate) async fn watch(
     shared: &Arc<Shared>,
-    home: &Home,
+    runtime: &StoreRuntime,
     request: &WatchRequest,
 ) -> Result<Watch> {
     let mut cursor = {
-        let mut current = shared.pump.ring();
-        let ring = current.get_or_insert_with(|| {
-            let ring = Arc::new(Ring::new());
-            home.spawn(run(Arc::clone(shared), Arc::clone(&ring)));
-            ring
+        let mut current = shared.reflector.log();
+        let log = current.get_or_insert_with(|| {
+            let log = Arc::new(EventLog::new());
+            runtime.spawn(run(Arc::clone(shared), Arc::clone(&log)));
+            log
         });
-        ring.join()
+        log.join()
     };
     cursor.opened().await?;
-    // Asked for after the ring is open: everything behind it will be told.
+    // Asked for after the log is open: everything behind it will be told.
     let head = {
         let shared = Arc::clone(shared);
-        home.run(async move { shared.api.head().await.map_err(Failure::of_read) }).await?
+        runtime.run(async move { shared.api.head().await.map_err(Failure::of_read) }).await?
     };
     Ok(cursor.watch(request, wire::revision(&head)?))
 }
 
-async fn run(shared: Arc<Shared>, ring: Arc<Ring>) {
+async fn run(shared: Arc<Shared>, log: Arc<EventLog>) {
     let mut stopping = shared.stopping.subscribe();
     let why = tokio::select! {
-        why = pump(&shared, &ring) => why,
+        why = reflect(&shared, &log) => why,
         _ = stopping.wait_for(|stopping| *stopping) => shared.closed(),
     };
-    forget(&mut shared.pump.ring(), &ring);
-    ring.end(why);
+    forget(&mut shared.reflector.log(), &log);
+    log.end(why);
 }
 
-/// Pumps until there is a reason not to.
-async fn pump(shared: &Arc<Shared>, ring: &Arc<Ring>) -> Error {
-    let mut view = View::default();
-    if let Err(error) = begin(shared, &mut view).await {
+/// Follows the API server until there is a reason to stop, which is returned.
+async fn reflect(shared: &Arc<Shared>, log: &Arc<EventLog>) -> Error {
+    let mut cache = Cache::default();
+    if let Err(error) = begin(shared, &mut cache).await {
         return error;
     }
     let mut pause = PAUSE;
     let mut first = true;
     loop {
-        let (from, began) = (view.head, shared.clock.uptime());
-        let opened = shared.api.watch(view.head).await;
+        let (from, began) = (cache.head, shared.clock.uptime());
+        let opened = shared.api.watch(cache.head).await;
         // Without the right to watch nothing would ever be told. Who had it once gets it back: a server
         // that has just started may not know the rights yet.
         if std::mem::take(&mut first) {
             match opened {
                 Err(failure @ Failure::Forbidden(_)) => return failure.of_read(),
-                _ => ring.open(),
+                _ => log.open(),
             }
         }
         let ended = match opened {
-            Ok(events) => follow(shared, ring, &mut view, events).await,
+            Ok(events) => follow(shared, log, &mut cache, events).await,
             Err(Failure::Gone) => Ended::Gone,
             Err(failure) => Ended::Broken(failure.of_read()),
         };
         match ended {
             Ended::Idle => return Error::unavailable(BACKEND, "nobody watches"),
-            Ended::Gone => return Error::Compacted { requested: view.head, oldest: view.head },
+            Ended::Gone => return Error::Compacted { requested: cache.head, oldest: cache.head },
             Ended::Closed => {}
             Ended::Broken(ref error) => {
                 tracing::debug!(%error, "the watch of leases broke; taking it up again");
             }
         }
         let lasted = shared.clock.uptime().saturating_sub(began);
-        if view.head > from || lasted >= LONG_PAUSE {
+        if cache.head > from || lasted >= LONG_PAUSE {
             pause = PAUSE;
         }
         // One that was closed in order goes on at once, unless it never told anything: what stands
         // between us and the server may close every one of them.
-        if view.head == from || matches!(ended, Ended::Broken(_)) {
+        if cache.head == from || matches!(ended, Ended::Broken(_)) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONG_PAUSE);
         }
     }
 }
 
-async fn begin(shared: &Shared, view: &mut View) -> Result<()> {
+async fn begin(shared: &Shared, cache: &mut Cache) -> Result<()> {
     let (leases, revision) = shared.all().await?;
     for lease in &leases {
         let Some(id) = shared.id_of(lease) else { continue };
         let sight = shared.seen.observe(lease, lease.revision()?, shared.clock.uptime());
-        view.hear(lease, sight, &id)?;
+        cache.apply(lease, sight, &id)?;
     }
-    view.head = revision;
+    cache.head = revision;
     Ok(())
 }
 
@@ -167,8 +167,8 @@ enum Ended {
 
 async fn follow(
     shared: &Arc<Shared>,
-    ring: &Arc<Ring>,
-    view: &mut View,
+    log: &Arc<EventLog>,
+    cache: &mut Cache,
     mut events: Events,
 ) -> Ended {
     let mut checks = FuturesUnordered::new();
@@ -179,16 +179,18 @@ async fn follow(
     loop {
         let now = shared.clock.uptime();
         while checks.len() < CHECKS
-            && let Some(due) = view.take_due(now, now + LOOK_AGAIN)
+            && let Some(due) = cache.next_due(now, now + LOOK_AGAIN)
         {
             checks.push(confirm(shared, due));
         }
-        if ring.watchers() > 0 {
+        if log.watchers() > 0 {
             idle_since = None;
-        } else if now >= *idle_since.get_or_insert(now) + LINGER && shared.pump.end_if_idle(ring) {
+        } else if now >= *idle_since.get_or_insert(now) + LINGER
+            && shared.reflector.end_if_idle(log)
+        {
             return Ended::Idle;
         }
-        let deadline = view.next_deadline().filter(|_| checks.len() < CHECKS);
+        let deadline = cache.next_deadline().filter(|_| checks.len() < CHECKS);
         let deadline = deadline.into_iter().chain(idle_since.map(|since| since + LINGER)).min();
         let timer = async {
             match deadline {
@@ -205,8 +207,8 @@ async fn follow(
                     Some(Err(failure)) => Err(failure),
                     None => return Ended::Closed,
                 };
-                match heard.map(|event| hear(shared, view, event)) {
-                    Ok(Ok(Some(batch))) => ring.publish(batch, true),
+                match heard.map(|event| hear(shared, cache, event)) {
+                    Ok(Ok(Some(batch))) => log.publish(batch, true),
                     Ok(Ok(None)) => {}
                     Ok(Err(error)) => return Ended::Broken(error),
                     Err(Failure::Gone) => return Ended::Gone,
@@ -214,8 +216,8 @@ async fn follow(
                 }
             }
             Some(expired) = checks.next(), if !checks.is_empty() => {
-                if let Some(batch) = expired.and_then(|due| view.expired(&due)) {
-                    ring.publish(batch, false);
+                if let Some(batch) = expired.and_then(|due| cache.apply_expiry(&due)) {
+                    log.publish(batch, false);
                 }
             }
             () = silence.as_mut() => {
@@ -227,23 +229,27 @@ async fn follow(
     }
 }
 
-fn hear(shared: &Shared, view: &mut View, event: WatchEvent<wire::Lease>) -> Result<Option<Batch>> {
+fn hear(
+    shared: &Shared,
+    cache: &mut Cache,
+    event: WatchEvent<wire::Lease>,
+) -> Result<Option<Batch>> {
     match event {
         WatchEvent::Added(lease) | WatchEvent::Modified(lease) => {
             let revision = lease.revision()?;
             let Some(id) = shared.id_of(&lease) else {
-                view.head = view.head.max(revision);
+                cache.head = cache.head.max(revision);
                 return Ok(None);
             };
             let sight = shared.seen.observe(&lease, revision, shared.clock.uptime());
-            view.hear(&lease, sight, &id)
+            cache.apply(&lease, sight, &id)
         }
         WatchEvent::Deleted(lease) => {
             shared.seen.forget(&lease.metadata.name);
-            view.gone(&lease)
+            cache.apply_deletion(&lease)
         }
         WatchEvent::Bookmark(mark) => {
-            view.head = view.head.max(wire::revision(&mark.metadata.resource_version)?);
+            cache.head = cache.head.max(wire::revision(&mark.metadata.resource_version)?);
             Ok(None)
         }
         WatchEvent::Error(_) => Ok(None),

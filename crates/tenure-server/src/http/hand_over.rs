@@ -10,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Json};
 use super::error::ErrorBody;
+use super::extract::{Json, Requester};
 use super::terms::LeaseView;
 use crate::Fault;
-use crate::api::{Api, HandingOver, scope};
+use crate::api::{Api, HandOverTerms, scope};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::default().routes(routes!(lease)).routes(routes!(slot))
@@ -70,10 +70,13 @@ fn wait(wait_ms: Option<u64>) -> Option<Duration> {
         (status = 423, body = ErrorBody, description = "held: the holder did not begin to stop in time"),
         (status = 504, body = ErrorBody, description = "unknown: it stops its work, and is not done"),
         (status = "default", body = ErrorBody)))]
-async fn lease(asker: Asker, Json(request): Json<AskToHandOverRequest>) -> Result<Response, Fault> {
+async fn lease(
+    requester: Requester,
+    Json(request): Json<AskToHandOverRequest>,
+) -> Result<Response, Fault> {
     let AskToHandOverRequest { successor, expect_token, wait_ms, .. } = request;
-    let asked = HandingOver { successor, expect_token, wait: wait(wait_ms) };
-    let now = asker.view.ask_to_hand_over(&scope(&request.scope)?, &asked).await?;
+    let asked = HandOverTerms { successor, expect_token, wait: wait(wait_ms) };
+    let now = requester.view.ask_to_hand_over(&scope(&request.scope)?, &asked).await?;
     Ok(ok(&HandedOver { lease: (&now).into() }))
 }
 
@@ -89,12 +92,12 @@ async fn lease(asker: Asker, Json(request): Json<AskToHandOverRequest>) -> Resul
         (status = 504, body = ErrorBody, description = "unknown: it stops its work, and is not done"),
         (status = "default", body = ErrorBody)))]
 async fn slot(
-    asker: Asker,
+    requester: Requester,
     Json(request): Json<AskSlotToHandOverRequest>,
 ) -> Result<Response, Fault> {
     let AskSlotToHandOverRequest { successor, expect_token, wait_ms, .. } = request;
-    let asked = HandingOver { successor, expect_token, wait: wait(wait_ms) };
+    let asked = HandOverTerms { successor, expect_token, wait: wait(wait_ms) };
     let group: Namespace = request.group.parse()?;
-    let now = asker.view.ask_slot_to_hand_over(&group, request.index, &asked).await?;
+    let now = requester.view.ask_slot_to_hand_over(&group, request.index, &asked).await?;
     Ok(ok(&HandedOver { lease: (&now).into() }))
 }

@@ -13,15 +13,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::ok;
-use super::ask::{Asker, Params};
 use super::error::ErrorBody;
+use super::extract::{Params, Requester};
 use super::leases::Done;
 use super::terms::LeaseView;
 use super::views::cause;
 use super::{poll, sse};
 use crate::Fault;
 use crate::api::Api;
-use crate::api::marks::{Told, marked};
+use crate::api::watch_progress::{Item, with_progress};
 use crate::limits::Use;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -85,34 +85,34 @@ struct HappenedAll<'a> {
         (status = 501, body = ErrorBody, description = "unsupported: no history is kept"),
         (status = "default", body = ErrorBody)))]
 async fn watch(
-    asker: Asker,
+    requester: Requester,
     Params(params): Params<WatchParams>,
     headers: HeaderMap,
 ) -> Result<Response, Fault> {
     let after = sse::last_event(&headers)?.or(params.after);
     if !poll::wants_stream(&headers) {
-        let wait = poll::wait(&asker, params.wait_ms);
-        return poll(&asker, &params.prefix, after, wait).await;
+        let wait = poll::wait(&requester, params.wait_ms);
+        return poll(&requester, &params.prefix, after, wait).await;
     }
-    let room = asker.view.take(Use::Stream)?;
-    let (watch, grounds) = asker.view.watch_lease_batches(&params.prefix, after).await?;
+    let room = requester.view.take(Use::Stream)?;
+    let (watch, authorisation) = requester.view.watch_lease_batches(&params.prefix, after).await?;
     let start = sse::event("start", &Done {});
     let revision = watch.start();
-    let commits = marked(watch).map(|told| {
+    let commits = with_progress(watch).map(|told| {
         let batch = match told {
-            Told::Happened(batch) => batch?,
-            Told::UpTo(revision) => return Ok(sse::Told::nothing(revision)),
+            Item::Event(batch) => batch?,
+            Item::Progress(revision) => return Ok(sse::Commit::nothing(revision)),
         };
         let events = batch.events.iter().map(event).collect();
-        Ok(sse::Told { revision: batch.revision, events })
+        Ok(sse::Commit { revision: batch.revision, events })
     });
-    let events = sse::watched(start, revision, resumes(&asker), commits);
-    Ok(sse::stream(grounds, room, events))
+    let events = sse::watched(start, revision, resumes(&requester), commits);
+    Ok(sse::stream(authorisation, room, events))
 }
 
 /// Whether a client can go on from what it heard.
-fn resumes(asker: &Asker) -> bool {
-    asker.view.store().capabilities().history.is_some()
+fn resumes(requester: &Requester) -> bool {
+    requester.view.store().capabilities().history.is_some()
 }
 
 fn event(event: &LeaseEvent) -> Event {
@@ -134,18 +134,18 @@ fn view(event: &LeaseEvent) -> HappenedView<'_> {
 
 /// Waits for something to happen, for a while.
 async fn poll(
-    asker: &Asker,
+    requester: &Requester,
     prefix: &str,
     after: Option<u64>,
     wait: Duration,
 ) -> Result<Response, Fault> {
-    let _room = asker.view.take(Use::Wait)?;
-    let (mut watch, grounds) = asker.view.watch_lease_batches(prefix, after).await?;
-    let batches = poll::gather(asker, wait, &mut watch).await?;
-    grounds.still()?;
+    let _room = requester.view.take(Use::Wait)?;
+    let (mut watch, authorisation) = requester.view.watch_lease_batches(prefix, after).await?;
+    let batches = poll::gather(requester, wait, &mut watch).await?;
+    authorisation.check()?;
     let revision = watch.told();
     let events = batches.iter().flat_map(|batch| batch.events.iter().map(view));
-    let revision = resumes(asker).then_some(revision);
+    let revision = resumes(requester).then_some(revision);
     Ok(ok(&HappenedAll { revision, events: events.collect() }))
 }
 
