@@ -48,7 +48,9 @@ class Lease(HeldLease):
         if self._tenure.end():
             self._client._keeper.drop(self._tenure)
             try:
-                self._client._run(_leases.release(self._client._servers, self._tenure.grant, ok=ok, fail=fail))
+                self._client._run(
+                    _leases.release(self._client._servers, self._tenure.grant, ok=ok, fail=fail)
+                )
             except errors.Lost as error:
                 raise errors.LeaseLost(self.scope, self.token, error.message) from error
 

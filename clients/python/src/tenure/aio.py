@@ -22,8 +22,8 @@ from .model import (
     LeaseEvent,
     LeaseInfo,
     Object,
-    Page,
     Orphan,
+    Page,
     Removed,
     Stored,
 )

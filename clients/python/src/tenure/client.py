@@ -21,8 +21,8 @@ from .model import (
     LeaseEvent,
     LeaseInfo,
     Object,
-    Page,
     Orphan,
+    Page,
     Removed,
     Stored,
 )
