@@ -17,7 +17,7 @@
 //! | URL | store | feature |
 //! |---|---|---|
 //! | `memory:` | this process's memory | |
-//! | `file:DIR` | one file per object | |
+//! | `file:DIR` | one file per object | `file` |
 //! | `sqlite:FILE` | one SQLite file | `sqlite` |
 //! | `postgres://USER@HOST/DB` | Postgres | `postgres` |
 //! | `etcd://HOST:PORT/PREFIX`, `etcds://…` | etcd | `etcd` |
@@ -41,7 +41,8 @@ use tenure::store::Capabilities;
 pub fn all_capabilities() -> Vec<Capabilities> {
     vec![
         tenure::store::memory::capabilities(),
-        tenure::store::file::capabilities(),
+        #[cfg(feature = "file")]
+        tenure_file::capabilities(),
         #[cfg(feature = "sqlite")]
         tenure_sqlite::capabilities(),
         #[cfg(feature = "postgres")]
@@ -57,6 +58,7 @@ pub fn all_capabilities() -> Vec<Capabilities> {
 
 #[cfg(all(
     test,
+    feature = "file",
     feature = "sqlite",
     feature = "postgres",
     feature = "etcd",

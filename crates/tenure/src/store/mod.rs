@@ -22,7 +22,6 @@ mod attachment;
 mod capabilities;
 mod commit;
 pub mod faulty;
-pub mod file;
 mod handle;
 mod helpers;
 pub mod measured;
