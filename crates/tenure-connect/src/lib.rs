@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn errors_name_the_stores_that_have_what_another_lacks() {
-        use tenure::store::Capability;
+        use tenure::store::{Capability, Kinds};
         type Has = fn(&Capabilities) -> bool;
         let rows: [(Capability, Has); 7] = [
-            (Capability::Objects, |caps| caps.objects),
+            (Capability::Objects, |caps| caps.kinds == Kinds::Any),
             (Capability::MultiObjectCommits, |caps| caps.multi_object_commits),
             (Capability::Names, |caps| caps.names),
             (Capability::Labels, |caps| caps.labels),

@@ -71,8 +71,8 @@ use crate::watching::Watching;
 use crate::writer::Job;
 use tenure::backend::Backend;
 use tenure::store::{
-    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
-    Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Kinds, Notifies, Page, Query, Reach,
+    Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use tenure::{Error, Key, Limits, Object, Result};
 
@@ -168,7 +168,7 @@ fn closed() -> Error {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: BACKEND,
-        objects: true,
+        kinds: Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use self::state::State;
 use super::{
-    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
-    Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Kinds, Notifies, Page, Query, Reach,
+    Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use crate::backend::decide::{Now, Step, decide_once, decide_sweep, decide_touch};
 use crate::backend::{Backend, Feed, FeedLimits};
@@ -86,7 +86,7 @@ impl Default for MemoryStore {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: "memory",
-        objects: true,
+        kinds: Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,
