@@ -50,8 +50,7 @@ impl Row {
     }
 
     fn current(&self) -> Current {
-        let object = &self.object;
-        Current { version: object.version, revision: object.revision, token: object.token }
+        self.object.current()
     }
 
     fn result(&self) -> WriteResult {
