@@ -26,7 +26,7 @@ pub(crate) struct Staged<'a> {
     /// Temp files that still have to be flushed.
     pub(crate) unflushed: Vec<Temp>,
     removals: Vec<PathBuf>,
-    /// Where somebody who was killed may have put things in place without flushing that.
+    /// Where a process that was killed may have put things in place without flushing that.
     unsure: BTreeSet<PathBuf>,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Under the exclusive lock: decide each commit on what the ones before it left; write all temp files;
 //! append the frames to history; flush both — *that* is the moment all of it has happened; put the
-//! files in place and flush their folders; note it in the head. A crash before the
-//! moment leaves the old values and some temp files, one after it is finished by whoever comes next.
+//! files in place and flush their folders; note it in the head. A crash before that
+//! moment leaves the old values and some temp files. After one behind it, the next process finishes the
+//! group.
 
 use std::sync::Arc;
 
@@ -164,7 +165,7 @@ impl Inner {
             return Ok(());
         }
         let (layout, disk) = (&self.files.layout, &self.files.disk);
-        // Until it is done the head belongs to no boot: whoever comes after a crash or a failure
+        // Until it is done the head belongs to no boot: the next process after a crash or a failure
         // looks at the segments, and no frame ends up in the old one though a new one exists.
         self.files.write_head(&Head { boot_id: String::new(), ..head.clone() })?;
         history::begin(layout, disk, head, at_ms)?;

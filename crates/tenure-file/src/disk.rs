@@ -136,7 +136,7 @@ impl Disk {
     }
 
     /// Creates a folder below `root` with all that is missing above it, durably. One that is there may
-    /// have been made by somebody who was killed before that was flushed, so what is above it is
+    /// have been made by a process that was killed before it flushed that, so what is above it is
     /// flushed at first sight.
     pub(crate) fn ensure_folder(&self, root: &Path, folder: &Path) -> Result<()> {
         let Some(parent) = folder.parent().filter(|_| folder != root) else { return Ok(()) };
@@ -236,7 +236,7 @@ fn side_by_side<T: Sync>(items: &[T], flush: impl Fn(&T) -> Result<()> + Sync) -
         for (thread, chunk) in others.into_iter().zip(items[mine.len()..].chunks(share)) {
             let theirs = match thread.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(done)) => done,
-                // No thread to be had, or one that came to grief: it is done here then.
+                // No thread to be had, or one that panicked: it is done here then.
                 Ok(Err(_)) | Err(_) => work(chunk),
             };
             result = result.and(theirs);

@@ -1,8 +1,8 @@
 //! What this process knows of lives that end: hints for the sweep, never a verdict.
 //!
 //! Another process may have prolonged or removed any of these; the sweep reads the file before it
-//! concludes anything. What is not known here is still absent once expired, it only lies around
-//! until somebody looks.
+//! concludes anything. An object that is not known here is still absent once expired; only its
+//! file stays until a sweep or a commit meets it.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,5 +1,5 @@
 //! The files of one store and the two ways into them: shared, for readers and touches, and
-//! exclusive, for commits. Whoever comes in first after a crash puts things right.
+//! exclusive, for commits. The first to come in after a crash puts things right.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -173,7 +173,7 @@ impl Files {
     }
 
     /// Temp files that nobody will put in place any more, provided that the store is locked
-    /// exclusively: whoever has one in use holds the store lock.
+    /// exclusively: a process that uses one holds the store lock.
     pub(crate) fn temp_files(&self) -> Result<Vec<std::path::PathBuf>> {
         let mut found = Vec::new();
         let mut folders = vec![self.layout.root().to_owned()];

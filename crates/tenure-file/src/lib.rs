@@ -12,7 +12,7 @@
 //!
 //! **Changing an object** follows one path: temp file in the same folder, flush, append to history,
 //! flush — the moment it has happened — atomic rename, flush of the folder. A crash before that
-//! moment leaves the old values, one after it is finished by whoever opens, reads or writes next.
+//! moment leaves the old values, one after it is finished by the next process that opens, reads or writes.
 //! Temp files have names that no reader looks at, and the next process to open the store removes
 //! those of a crash.
 //!
@@ -133,8 +133,8 @@ impl FileStore {
         jobs.clone().ok_or_else(closed)
     }
 
-    /// Runs work that blocks on a thread made for it, not too many at once. The error of a thread
-    /// that came to grief is the caller's choice.
+    /// Runs work that blocks on a thread made for it, not too many at once. `broken` is the error
+    /// of a thread that panicked.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,

@@ -7,8 +7,8 @@
 //! 2. The *key locks*, one of 256 files by hash of the key, in ascending order. A touch holds those
 //!    of its keys: renewals run side by side, and beside readers, and still one at a time per key.
 //!
-//! `flock` is unfair, so whoever waits for the store lock holds the *turn* meanwhile: a busy process
-//! that has just let go has to queue behind it. Every wait is bounded. A process that is frozen
+//! `flock` is unfair, so a process that waits for the store lock holds the *turn* meanwhile, and a busy
+//! one that has just released the store lock queues behind it. Every wait is bounded. A process that is frozen
 //! while it holds a lock holds up the others, as with any lock; they are told who it is.
 
 use std::collections::BTreeSet;

@@ -166,7 +166,7 @@ impl FileOptions {
 }
 
 /// Makes the store's folder durable, with so many folders above it as were made along with it. At least
-/// one is looked after: whoever made it may have been killed before it was flushed.
+/// one is flushed: the process that made it may have been killed before it did so.
 fn flush_above(root: &Path, missing: usize) -> Result<()> {
     for above in root.ancestors().skip(1).take(missing.max(1)) {
         match File::open(above).and_then(|folder| folder.sync_all()) {

@@ -2,7 +2,7 @@
 //!
 //! This process's own commits are handed over as they are; those of others are read from history
 //! whenever the head may have moved. One position under one lock keeps the two in order and without
-//! a gap. Nothing is done until somebody watches.
+//! a gap. Nothing is done without a watcher.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -120,8 +120,8 @@ impl Pump {
                     feed.publish(frames.iter().filter_map(Frame::batch));
                     *position = at;
                 }
-                // This process was away for longer than history is kept. Whoever has not seen what
-                // is gone must be told, so the feed has to be behind as well.
+                // This process was away for longer than history is kept. A watcher that has not seen
+                // what is gone must be told, so the feed gives that up as well.
                 Err(Error::Compacted { oldest, .. }) => {
                     tracing::warn!(oldest, "history was forgotten before it was read");
                     feed.reset(oldest);

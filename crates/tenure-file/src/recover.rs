@@ -1,11 +1,11 @@
 //! After a crash: bring the canonical files up to what history says was committed.
 //!
-//! Runs under the exclusive store lock, in whichever process comes first. Frames behind the head are
-//! done again; doing so twice, or after somebody went on, changes nothing. A frame that is not whole
+//! Runs under the exclusive store lock, in the process that comes first. Frames behind the head are
+//! done again; doing so twice, or after another process went on, changes nothing. A frame that is not whole
 //! was never committed: it is cut off.
 //!
-//! Whoever was killed may have left history that only the kernel remembers. It is flushed before anything
-//! is done on the strength of it: objects must never outlive the frames that they come from, or their
+//! A process that was killed may have left history that only the kernel remembers. It is flushed before
+//! anything is done again from it: objects must never outlive the frames that they come from, or their
 //! revisions would be drawn again after a power cut.
 
 use std::fs::OpenOptions;
@@ -103,7 +103,7 @@ pub(crate) fn recover(files: &Files) -> Result<Head> {
     Ok(head)
 }
 
-/// Makes durable what somebody who was killed may not have flushed: the segments, and that they exist.
+/// Makes durable what a process that was killed may not have flushed: the segments, and that they exist.
 fn flush(files: &Files, bases: &[u64]) -> Result<()> {
     for base in bases {
         let path = files.layout.segment(*base);

@@ -1,4 +1,4 @@
-//! What runs only while somebody watches: waking on commits of other processes, and removing what
+//! What runs only while there are watchers: waking on commits of other processes, and removing what
 //! expired in time, so that watchers hear of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ impl Watching {
         in_ms.map_or(SWEEP_AT_LEAST, |ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
     }
 
-    /// Watchers hear of an expiry when it happens, not when somebody next writes.
+    /// Watchers hear of an expiry when it happens, not with the next write.
     pub(crate) fn ensure_sweeper(self: &Arc<Self>, jobs: mpsc::WeakSender<Job>) {
         if self.stopped.load(Ordering::Acquire) || self.sweeping.swap(true, Ordering::AcqRel) {
             return;

@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// Watchers hear of an expiry when it happens, not when somebody next writes. The sweeper is a
+    /// Watchers hear of an expiry when it happens, not with the next write. The sweeper is a
     /// task of whichever watcher's runtime comes first, so that a simulation stays in step.
     fn ensure_sweeper(self: &Arc<Self>) {
         if self.sweeping.swap(true, Ordering::AcqRel) {

@@ -1,4 +1,4 @@
-//! The one retry helper: read, change, write if unchanged, and start over if somebody was faster.
+//! The one retry helper: read, change, write if unchanged, and start over if another writer was faster.
 //!
 //! The store itself never retries a stale write, because only the caller knows how to merge. This
 //! helper re-runs the caller's merge on the newest state, a few times, with jitter, and counts.
