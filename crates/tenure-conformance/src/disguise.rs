@@ -9,8 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::StreamExt;
 use tenure::backend::Backend;
+use tenure::lease::LEASE;
 use tenure::store::{
-    Batch, Capabilities, Commit, Committed, Delete, Event, LEASES, Page, Put, Query, Store, Touch,
+    Batch, Capabilities, Commit, Committed, Delete, Event, Kinds, Page, Put, Query, Store, Touch,
     Touched, Watch, WatchRequest, Write,
 };
 use tenure::{Error, Key, Object, Result};
@@ -19,11 +20,11 @@ const MARK: &str = "object.";
 
 /// The store itself, or in disguise if it needs one.
 pub(crate) fn disguise(store: Store) -> Store {
-    if store.capabilities().objects {
+    if store.capabilities().kinds == Kinds::Any {
         return store;
     }
     let inner = Arc::clone(store.backend());
-    let capabilities = Capabilities { objects: true, ..store.capabilities().clone() };
+    let capabilities = Capabilities { kinds: Kinds::Any, ..store.capabilities().clone() };
     let (clock, random) = (Arc::clone(store.clock()), Arc::clone(store.random()));
     Store::new(Disguise { inner, capabilities }).with_clock(clock, random)
 }
@@ -36,18 +37,18 @@ struct Disguise {
 impl Disguise {
     /// Kinds of the lease machinery are what they are.
     fn passes(kind: &str) -> bool {
-        kind == LEASES || kind.starts_with("lease-")
+        kind == LEASE || kind.starts_with("lease-")
     }
 
     fn inner_key(key: Key) -> Key {
         if Self::passes(&key.kind) {
             return key;
         }
-        Key::new(LEASES, format!("{MARK}{}/{}", key.kind, key.id))
+        Key::new(LEASE, format!("{MARK}{}/{}", key.kind, key.id))
     }
 
     fn outer_key(key: Key) -> Key {
-        let marked = key.id.strip_prefix(MARK).filter(|_| key.kind == LEASES);
+        let marked = key.id.strip_prefix(MARK).filter(|_| key.kind == LEASE);
         match marked.and_then(|rest| rest.split_once('/')) {
             Some((kind, id)) => Key::new(kind, id),
             None => key,
@@ -104,7 +105,7 @@ impl Backend for Disguise {
             false => format!("{MARK}{}/", query.kind),
         };
         if !mark.is_empty() {
-            inner.kind = LEASES.into();
+            inner.kind = LEASE.into();
             let marked = |id: &String| format!("{mark}{id}");
             inner.range.prefix.insert_str(0, &mark);
             inner.range.from = query.range.from.as_ref().map(marked);
@@ -139,7 +140,7 @@ impl Backend for Disguise {
     async fn watch(&self, request: &WatchRequest) -> Result<Watch> {
         let mut inner = request.clone();
         if let Some(kind) = request.kind.as_ref().filter(|kind| !Self::passes(kind)) {
-            inner.kind = Some(LEASES.into());
+            inner.kind = Some(LEASE.into());
             inner.prefix = format!("{MARK}{kind}/{}", request.prefix);
         }
         let watch = self.inner.watch(&inner).await.map_err(Self::outer_error)?;

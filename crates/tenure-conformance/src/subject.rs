@@ -83,7 +83,7 @@ pub(crate) mod need {
     }
 
     pub(crate) fn leases_only(caps: &Capabilities, _: &Subject) -> Answer {
-        demand(!caps.objects, "it keeps any object")
+        demand(caps.kinds != tenure::store::Kinds::Any, "it keeps any object")
     }
 
     pub(crate) fn multi(caps: &Capabilities, _: &Subject) -> Answer {

@@ -17,7 +17,7 @@
 //! | URL | store | feature |
 //! |---|---|---|
 //! | `memory:` | this process's memory | |
-//! | `file:DIR` | one file per object | |
+//! | `file:DIR` | one file per object | `file` |
 //! | `sqlite:FILE` | one SQLite file | `sqlite` |
 //! | `postgres://USER@HOST/DB` | Postgres | `postgres` |
 //! | `etcd://HOST:PORT/PREFIX`, `etcds://…` | etcd | `etcd` |
@@ -41,7 +41,8 @@ use tenure::store::Capabilities;
 pub fn all_capabilities() -> Vec<Capabilities> {
     vec![
         tenure::store::memory::capabilities(),
-        tenure::store::file::capabilities(),
+        #[cfg(feature = "file")]
+        tenure_file::capabilities(),
         #[cfg(feature = "sqlite")]
         tenure_sqlite::capabilities(),
         #[cfg(feature = "postgres")]
@@ -57,6 +58,7 @@ pub fn all_capabilities() -> Vec<Capabilities> {
 
 #[cfg(all(
     test,
+    feature = "file",
     feature = "sqlite",
     feature = "postgres",
     feature = "etcd",
@@ -68,10 +70,10 @@ mod tests {
 
     #[test]
     fn errors_name_the_stores_that_have_what_another_lacks() {
-        use tenure::store::Capability;
+        use tenure::store::{Capability, Kinds};
         type Has = fn(&Capabilities) -> bool;
         let rows: [(Capability, Has); 7] = [
-            (Capability::Objects, |caps| caps.objects),
+            (Capability::Objects, |caps| caps.kinds == Kinds::Any),
             (Capability::MultiObjectCommits, |caps| caps.multi_object_commits),
             (Capability::Names, |caps| caps.names),
             (Capability::Labels, |caps| caps.labels),

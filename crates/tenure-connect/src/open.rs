@@ -3,9 +3,9 @@
 #[cfg(feature = "sqlite")]
 use std::{io::Read as _, path::Path};
 
+#[cfg(any(feature = "file", feature = "sqlite"))]
 use tenure::backend::local::place;
 use tenure::store::Store;
-use tenure::store::file::FileStore;
 use tenure::store::memory::MemoryStore;
 use tenure::{Error, Result};
 
@@ -27,9 +27,10 @@ pub async fn connect(url: &str) -> Result<Store> {
     match url.split_once(':') {
         Some(("memory", _)) => Ok(MemoryStore::new().into_store()),
         Some(("file", "")) => Err(needs("the directory", "file:DIR")),
+        #[cfg(feature = "file")]
         Some(("file", path)) => {
             let (path, anywhere) = place(path)?;
-            let options = FileStore::options().allow_network_filesystem(anywhere);
+            let options = tenure_file::FileStore::options().allow_network_filesystem(anywhere);
             Ok(options.open(path)?.into_store())
         }
         Some(("sqlite", "")) => Err(needs("the file", "sqlite:FILE")),
@@ -67,7 +68,7 @@ fn no_store(url: &str, scheme: Option<&str>) -> Error {
         Some("postgres" | "postgresql") => Some("postgres"),
         Some("etcd" | "etcds") => Some("etcd"),
         Some("http" | "https") => Some("server"),
-        Some(scheme @ ("sqlite" | "nats" | "kubernetes")) => Some(scheme),
+        Some(scheme @ ("file" | "sqlite" | "nats" | "kubernetes")) => Some(scheme),
         _ => None,
     };
     let reason = match feature {
@@ -110,7 +111,10 @@ mod tests {
     #[tokio::test]
     async fn the_same_program_runs_on_whatever_the_url_says() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut urls = vec!["memory:".to_owned(), format!("file:{}/f", folder.path().display())];
+        let mut urls = vec!["memory:".to_owned()];
+        if cfg!(feature = "file") {
+            urls.push(format!("file:{}/f", folder.path().display()));
+        }
         if cfg!(feature = "sqlite") {
             urls.push(format!("sqlite:{}/s.db", folder.path().display()));
         }
@@ -135,6 +139,7 @@ mod tests {
     #[test]
     fn a_store_that_was_left_out_is_told_with_its_feature() {
         let urls = [
+            ("file:a", "file"),
             ("sqlite:a", "sqlite"),
             ("postgresql://me:secret@db/app", "postgres"),
             ("etcds://a", "etcd"),

@@ -121,7 +121,7 @@ impl EtcdStore {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: BACKEND,
-        objects: true,
+        kinds: tenure::store::Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,

@@ -157,7 +157,7 @@ pub fn capabilities() -> Capabilities {
     let second = Duration::from_secs(1);
     Capabilities {
         backend: BACKEND,
-        objects: false,
+        kinds: tenure::store::Kinds::Only(LEASE),
         multi_object_commits: false,
         names: false,
         labels: false,

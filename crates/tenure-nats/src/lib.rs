@@ -121,7 +121,7 @@ pub fn capabilities() -> Capabilities {
     let second = Duration::from_secs(1);
     Capabilities {
         backend: BACKEND,
-        objects: true,
+        kinds: tenure::store::Kinds::Any,
         multi_object_commits: false,
         names: false,
         labels: true,

@@ -153,7 +153,7 @@ pub async fn migrate(url: &str, options: Options) -> Result<()> {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: BACKEND,
-        objects: true,
+        kinds: tenure::store::Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,

@@ -158,7 +158,7 @@ impl SqliteStore {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: BACKEND,
-        objects: true,
+        kinds: tenure::store::Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,

@@ -4,8 +4,7 @@
 //!
 //! - [`store`]: versioned objects with compare-and-swap, atomic commits over several objects, time
 //!   to live, and a watch that misses nothing. [`store::Store`] is what you program against.
-//! - [`store::memory`] and [`store::file`]: two backends that need nothing else. SQLite and Postgres
-//!   live in crates of their own.
+//! - [`store::memory`]: a backend for tests. The others live in crates of their own.
 //! - [`backend`]: what backends are made of; programs that use a store need nothing from it.
 //! - [`lease`]: a scope held by one owner until a deadline, with a fencing token; waiting in line,
 //!   slots, election, reading and writing.

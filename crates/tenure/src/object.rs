@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::Current;
+use crate::store::{Expect, Put};
+
 /// Labels are small and read by people; a sorted map keeps their order stable everywhere.
 pub type Labels = BTreeMap<String, String>;
 
@@ -71,5 +74,24 @@ impl Object {
         let labels: usize = self.labels.iter().map(|(k, v)| k.len() + v.len()).sum();
         let name = self.name.as_ref().map_or(0, String::len);
         128 + self.key.kind.len() + self.key.id.len() + name + labels + self.payload.len()
+    }
+
+    /// The numbers a conflict would report.
+    pub fn current(&self) -> Current {
+        Current { version: self.version, revision: self.revision, token: self.token }
+    }
+
+    /// A put that would write this object again as it is. Change what you mean to change, and
+    /// expect the revision you read.
+    pub fn to_put(&self) -> Put {
+        Put {
+            key: self.key.clone(),
+            expect: Expect::Any,
+            name: self.name.clone(),
+            labels: self.labels.clone(),
+            payload: self.payload.clone(),
+            ttl: self.ttl,
+            new_token: false,
+        }
     }
 }

@@ -144,8 +144,8 @@ class Acquisition:
             if isinstance(error, errors.Lost) and _clock.now() < self._until:
                 return None
             raise error
-        grant = {**grant.grant, "revision": result["revision"], "ttl_ms": result["ttl_ms"]}
-        grant = Grant(grant, sent, result["remaining_ms"] / 1000, grant.index)
+        wire = {**grant.grant, "revision": result["revision"], "ttl_ms": result["ttl_ms"]}
+        grant = Grant(wire, sent, result["remaining_ms"] / 1000, grant.index)
         if _clock.now() >= grant.valid_until:
             raise errors.Unavailable(
                 "the server answers later than the lease would live; ask for a longer life"

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::store::{Capabilities, Durability, ExpiryClock, Notifies, Reach, Ttl};
+use tenure::lease::LEASE;
+use tenure::store::{Capabilities, Durability, ExpiryClock, Kinds, Notifies, Reach, Ttl};
 use tenure::{Error, Limits};
 
 use super::{ms_up, need, size};
@@ -27,7 +28,7 @@ impl From<&Capabilities> for v1::CapabilitiesResponse {
         };
         Self {
             backend: caps.backend.into(),
-            objects: caps.objects,
+            objects: caps.kinds == Kinds::Any,
             multi_object_commits: caps.multi_object_commits,
             names: caps.names,
             labels: caps.labels,
@@ -59,7 +60,7 @@ impl TryFrom<v1::CapabilitiesResponse> for Capabilities {
         };
         Ok(Self {
             backend: "server",
-            objects: response.objects,
+            kinds: if response.objects { Kinds::Any } else { Kinds::Only(LEASE) },
             multi_object_commits: response.multi_object_commits,
             names: response.names,
             labels: response.labels,

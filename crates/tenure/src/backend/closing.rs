@@ -1,4 +1,4 @@
-//! A handle that was closed: it refuses every call and its watches end, whatever its backend would do.
+//! A handle that was closed: it refuses every call and its watches end, whatever its backend does.
 
 use std::sync::Arc;
 
@@ -42,8 +42,7 @@ impl Closing {
             let batch = tokio::select! {
                 biased;
                 batch = watch.next() => batch?,
-                // A handle that is dropped is not closed: what becomes of its watches is up to the
-                // backend.
+                // A handle that is dropped is not closed: its backend decides about its watches.
                 Ok(_) = told.wait_for(|closed| *closed) => Err(closed(backend)),
             };
             let running = batch.is_ok().then_some((watch, told));

@@ -50,8 +50,7 @@ impl Row {
     }
 
     fn current(&self) -> Current {
-        let object = &self.object;
-        Current { version: object.version, revision: object.revision, token: object.token }
+        self.object.current()
     }
 
     fn result(&self) -> WriteResult {
@@ -168,7 +167,7 @@ pub fn decide(view: &mut dyn View, commit: &Commit, now: Now, head: u64) -> Resu
     Ok(assemble(commit.writes.clone(), before, expired, now, head))
 }
 
-/// The same for whoever needs the commit no more: what it writes is not copied.
+/// The same for a caller that gives the commit away: what it writes is not copied.
 pub fn decide_once(view: &mut dyn View, commit: Commit, now: Now, head: u64) -> Result<Decision> {
     let (before, expired) = look(view, &commit, now)?;
     Ok(assemble(commit.writes, before, expired, now, head))

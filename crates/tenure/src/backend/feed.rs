@@ -120,8 +120,8 @@ impl Feed {
             ring.floor = oldest.revision;
             evicted.push(oldest.batch);
         }
-        // Sent under the lock, so that the head never falls behind what the ring holds. Whoever
-        // subscribes from here on looks into the ring after us, and needs no wake-up.
+        // Sent under the lock, so that the head never falls behind what the ring holds. A
+        // watcher that subscribes from here on looks into the ring after us, and needs no wake-up.
         if head > before {
             let watched = self.head.receiver_count() > 0;
             self.head.send_if_modified(|last| {
@@ -132,9 +132,9 @@ impl Feed {
         evicted
     }
 
-    /// Gives up on what the ring holds: everything up to `head` is history from now on. For whoever
-    /// fills the feed after having been away for longer than history is kept: watchers that needed
-    /// the part in between are told so by their history.
+    /// Gives up on what the ring holds: everything up to `head` is history from now on. A backend that
+    /// was away for longer than history is kept calls this; watchers that needed the part in between
+    /// are told so by their history.
     pub fn reset(&self, head: u64) {
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         if head > self.head() {

@@ -1,12 +1,12 @@
 //! The thread that a backend's own work runs on.
 //!
 //! Connections, the grouping of commits, renewals and what feeds watchers must go on when the caller's
-//! runtime is busy or blocked: a lease that is not renewed because somebody computes for a minute is
+//! runtime is busy or blocked: a lease that is not renewed because the program computes for a minute is
 //! lost. So they live on a small runtime of their own, which also outlives the runtime that the store
-//! happened to be opened from.
+//! was opened from.
 //!
-//! What is asked on the caller's own runtime may as well be answered there: whoever asks on a runtime
-//! is proof that it runs, and two changes of threads are saved. [`Home::here`] is for that.
+//! A request can also be answered on the caller's own runtime: that it asks shows that it runs, and two
+//! changes of threads are saved. [`Home::here`] is for that.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};

@@ -1,8 +1,8 @@
 //! Telling a local file system from one that lives elsewhere.
 //!
 //! The embedded stores rely on locks between processes, on atomic rename or a shared log, and on fsync
-//! meaning what it says. Network file systems promise some of that, sometimes, between some clients. So they are
-//! refused by their magic number, unless whoever opens the store has decided otherwise.
+//! meaning what it says. Network file systems promise some of that, sometimes, between some clients. So
+//! they are refused by their magic number, unless the caller allows them.
 
 use std::path::{Path, PathBuf};
 

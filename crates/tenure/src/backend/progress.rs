@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a watch has come, shared by whoever feeds it and whoever reads it.
+/// How far a watch has come, shared by its feeder and its reader.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<AtomicU64>);
 

@@ -2,8 +2,8 @@
 //!
 //! The embedded stores have no server to tell one process of another's commit; the kernel does. A
 //! wake-up is a hint to look, never a fact, and nothing is concluded from its absence: the poll looks
-//! anyway. Where the kernel cannot tell, as when a user has used up all that it watches for one, the poll
-//! is all there is.
+//! anyway. Where the kernel cannot tell, for instance because a user has used up its inotify watches,
+//! only the poll is left.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -53,8 +53,8 @@ impl FileWatcher {
     }
 }
 
-/// Wakes whoever watches this file, for a change that became visible only after it was written: a
-/// log is flushed, and only then its commit counts, which by itself no watcher would hear of.
+/// Wakes the watchers of this file, for a change that counts only some time after it was written: a log
+/// is flushed, and only then its commit has happened. A flush by itself wakes no watcher.
 pub fn tell(path: &Path) -> io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };

@@ -2,7 +2,7 @@
 //!
 //! A store that outlives one release is written by several. Each records the lowest writer level it
 //! accepts; a program below that level is refused when it opens the store, instead of losing
-//! somebody's update later. Levels rise only when an older writer would be unsafe.
+//! an update later. Levels rise only when an older writer would be unsafe.
 
 use crate::{Error, Result};
 

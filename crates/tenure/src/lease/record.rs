@@ -11,11 +11,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::{Owner, Scope};
-use crate::store::LEASES;
 use crate::{Error, Key, Object, Result};
 
 /// Held leases. The id is the scope; a reader's or a slot's says which one.
-pub const LEASE: &str = LEASES;
+pub const LEASE: &str = "lease";
 /// Waiters in the queue (`scope#nonce`), and the marker that there is a queue at all (`scope#`).
 pub const WAITER: &str = "lease-waiter";
 /// What is left to reap when the lease of this nonce (`scope#nonce`) ends without a release.

@@ -5,18 +5,13 @@ use std::time::Duration;
 
 use crate::Limits;
 
-/// The kind of leases: the one kind that every store keeps.
-pub const LEASES: &str = "lease";
-/// Further kinds of the lease machinery begin with this.
-const LEASES_AND: &str = "lease-";
-
 /// The promises of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The backend's name as in its URL: `memory`, `file`, `sqlite`, `postgres`, …
     pub backend: &'static str,
-    /// Keeps any object, not only leases. See [`Capabilities::keeps`].
-    pub objects: bool,
+    /// The kinds of objects that it keeps.
+    pub kinds: Kinds,
     /// A commit may check and write several objects.
     pub multi_object_commits: bool,
     /// Names, unique within a kind.
@@ -45,6 +40,16 @@ pub struct Capabilities {
     pub replicas: Option<u32>,
     /// The most it takes.
     pub limits: Limits,
+}
+
+/// Which kinds of objects a store keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Any.
+    Any,
+    /// This one alone. It can be asked for kinds that begin with this one and a hyphen as well: what
+    /// keeps this kind elsewhere may have helpers there, and here there are none.
+    Only(&'static str),
 }
 
 /// How fine time to live is.
@@ -118,7 +123,7 @@ pub enum Durability {
 /// Something a backend may be unable to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Objects other than leases.
+    /// Objects of any kind.
     Objects,
     /// Commits that concern several objects, fenced ones included.
     MultiObjectCommits,
@@ -165,13 +170,20 @@ impl fmt::Display for Capability {
 impl Capabilities {
     /// Whether it keeps objects of this kind.
     pub fn keeps(&self, kind: &str) -> bool {
-        self.objects || kind == LEASES
+        match self.kinds {
+            Kinds::Any => true,
+            Kinds::Only(only) => kind == only,
+        }
     }
 
-    /// Whether it can be asked for objects of this kind. The lease machinery may ask for its own
-    /// kinds anywhere: where they are not kept, there are none.
+    /// Whether it can be asked for objects of this kind, though it may keep none. See [`Kinds::Only`].
     pub fn knows(&self, kind: &str) -> bool {
-        self.keeps(kind) || kind.starts_with(LEASES_AND)
+        match self.kinds {
+            Kinds::Any => true,
+            Kinds::Only(only) => {
+                kind.strip_prefix(only).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            }
+        }
     }
 
     /// Whether everybody who can share the store hears of a change without asking.
@@ -183,7 +195,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether one process is all that can use it, so that no lease is needed to be alone.
+    /// Whether one process is all that can use it.
     pub fn is_single_process(&self) -> bool {
         self.reach == Reach::Process
     }
@@ -208,7 +220,7 @@ impl Capabilities {
         let yes = |b: bool| if b { "yes" } else { "no" }.to_owned();
         let limits = &self.limits;
         vec![
-            ("general objects", yes(self.objects)),
+            ("general objects", yes(self.kinds == Kinds::Any)),
             ("multi-object commits", yes(self.multi_object_commits)),
             ("names", yes(self.names)),
             ("label selectors", yes(self.labels)),
@@ -253,7 +265,7 @@ mod tests {
     fn a_store_of_leases_keeps_leases_and_knows_what_belongs_to_them() {
         let mut caps = crate::store::memory::MemoryStore::new().into_store().capabilities().clone();
         assert!(caps.keeps("order") && caps.knows("order"));
-        caps.objects = false;
+        caps.kinds = Kinds::Only("lease");
         let answers = |kind: &str| (caps.keeps(kind), caps.knows(kind));
         assert_eq!(answers("lease"), (true, true));
         assert_eq!(answers("lease-waiter"), (false, true));

@@ -1,13 +1,14 @@
-//! Short helpers over [`Store::commit`], by the names people know.
+//! Writes of one object, by the names people know: a commit with one [`Expect`], and no more.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{Commit, Expect, Put, Store, WriteResult, Written};
-use crate::{Current, Error, Key, Object, Result};
+use crate::{Current, Error, Key, Result};
 
-/// When a write may happen.
+/// When a write may happen, for those who think in versions alone. It is an [`Expect`] with three of
+/// its choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCondition {
     /// Only if the object is not there.
@@ -49,12 +50,12 @@ pub enum CasOutcome {
 }
 
 impl Store {
-    /// Writes one object under a condition.
+    /// Writes one object under a condition: an [`Expect`] or a [`WriteCondition`].
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] for `MustCreate`; [`Error::NotFound`] if the object is gone,
+    /// [`Error::AlreadyExists`] if it was to be absent; [`Error::NotFound`] if the object is gone,
     /// [`Error::Conflict`] with what is there if it changed.
-    pub async fn put_if(&self, put: Put, condition: WriteCondition) -> Result<WriteResult> {
+    pub async fn put_if(&self, put: Put, condition: impl Into<Expect>) -> Result<WriteResult> {
         let committed = self.commit(put.expect(condition.into())).await?;
         committed.first_put().ok_or_else(|| self.no_result())
     }
@@ -85,9 +86,8 @@ impl Store {
         value: impl Into<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<CreateOutcome> {
-        let mut put = Put::new(key.clone(), value);
-        put.ttl = ttl;
-        match self.put_if(put, WriteCondition::MustCreate).await {
+        let put = Put { ttl, ..Put::new(key.clone(), value) };
+        match self.put_if(put, Expect::Absent).await {
             Ok(result) => Ok(CreateOutcome::Created(result)),
             Err(Error::AlreadyExists { current, .. }) => Ok(CreateOutcome::Exists(current)),
             Err(error) => Err(error),
@@ -103,25 +103,25 @@ impl Store {
         value: impl Into<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<CasOutcome> {
-        if expected_revision == 0 {
-            return Ok(match self.create_if_absent(key, value, ttl).await? {
-                CreateOutcome::Created(result) => CasOutcome::Created(result),
-                CreateOutcome::Exists(current) => CasOutcome::Conflict(Some(current)),
-            });
-        }
-        let found = self.get(key).await?;
-        let Some(object) = found.as_ref().filter(|object| object.revision == expected_revision)
-        else {
-            self.metrics.conflicted(&key.kind);
-            return Ok(CasOutcome::Conflict(found.as_ref().map(Object::current)));
+        let mut put = Put { ttl, ..Put::new(key.clone(), value) };
+        let (expect, done): (_, fn(WriteResult) -> CasOutcome) = match expected_revision {
+            0 => (Expect::Absent, CasOutcome::Created),
+            revision => match self.get(key).await? {
+                Some(object) if object.revision == revision => {
+                    (put.name, put.labels) = (object.name, object.labels);
+                    (Expect::Revision(revision), CasOutcome::Updated)
+                }
+                other => {
+                    self.metrics.conflicted(&key.kind);
+                    return Ok(CasOutcome::Conflict(other.map(|object| object.current())));
+                }
+            },
         };
-        let mut put = object.to_put().expect(Expect::Revision(expected_revision));
-        (put.payload, put.ttl) = (value.into(), ttl);
-        match self.commit(put).await {
-            Ok(committed) => {
-                committed.first_put().map(CasOutcome::Updated).ok_or_else(|| self.no_result())
+        match self.put_if(put, expect).await {
+            Ok(result) => Ok(done(result)),
+            Err(Error::AlreadyExists { current, .. } | Error::Conflict { current, .. }) => {
+                Ok(CasOutcome::Conflict(Some(current)))
             }
-            Err(Error::Conflict { current, .. }) => Ok(CasOutcome::Conflict(Some(current))),
             Err(Error::NotFound { .. }) => Ok(CasOutcome::Conflict(None)),
             Err(error) => Err(error),
         }
@@ -131,26 +131,5 @@ impl Store {
         // A backend that answers a put without a result broke the contract; what it did is anyone's
         // guess, so the caller is told to look.
         Error::unknown(self.capabilities().backend, "the store confirmed a put without its result")
-    }
-}
-
-impl Object {
-    /// The numbers a conflict would report.
-    pub fn current(&self) -> Current {
-        Current { version: self.version, revision: self.revision, token: self.token }
-    }
-
-    /// A put that would write this object again as it is. Change what you mean to change, and
-    /// expect the revision you read.
-    pub fn to_put(&self) -> Put {
-        Put {
-            key: self.key.clone(),
-            expect: Expect::Any,
-            name: self.name.clone(),
-            labels: self.labels.clone(),
-            payload: self.payload.clone(),
-            ttl: self.ttl,
-            new_token: false,
-        }
     }
 }

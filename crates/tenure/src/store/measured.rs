@@ -17,7 +17,7 @@ use crate::clock::SharedClock;
 use crate::{Error, Key, Object, Result};
 
 /// The most kinds that get a series of their own; a caller that invents kinds must not be able to
-/// fill the memory of whoever scrapes.
+/// fill the memory of the program that scrapes.
 const KINDS: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +79,7 @@ impl StoreMetrics {
     /// - `tenure_store_call_seconds{backend,operation,outcome}`, a histogram whose count is the
     ///   number of calls; the outcome is `ok`, an error's code, or `abandoned` for a call that took
     ///   longer than its caller waited,
-    /// - `tenure_store_conflicts_total{kind}`: commits refused because somebody was first,
+    /// - `tenure_store_conflicts_total{kind}`: commits refused because another was first,
     /// - `tenure_store_retries_total{kind}`: conflicts that the retry helper tried again,
     /// - `tenure_store_retries_exhausted_total{kind}`: updates it gave up.
     pub fn register(registry: &mut Registry) -> Self {
@@ -116,7 +116,7 @@ impl StoreMetrics {
         self.exhausted.get_or_create(&self.label(kind)).inc();
     }
 
-    /// Somebody was first.
+    /// Another writer was first.
     pub(super) fn conflicted(&self, kind: &str) {
         self.conflicts.get_or_create(&self.label(kind)).inc();
     }

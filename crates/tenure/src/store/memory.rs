@@ -1,15 +1,13 @@
-//! The store in memory: deterministic, with an injected clock, the reference for all others.
+//! The store in memory, for tests and for `memory:`. It is deterministic on a clock that is passed in, and
+//! the reference for all others.
 //!
-//! One lock around maps of slots makes every operation atomic; nothing survives the process. Its
-//! history is what its feed still holds.
+//! One lock around maps makes every operation atomic; nothing survives the process. Its history is
+//! what its feed still holds.
 
-mod id;
-mod slab;
-mod slot;
 mod state;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,8 +15,8 @@ use tokio::sync::Notify;
 
 use self::state::State;
 use super::{
-    Capabilities, Commit, Committed, Durability, ExpiryClock, Notifies, Page, Query, Reach, Store,
-    Touch, Touched, Ttl, Watch, WatchRequest,
+    Capabilities, Commit, Committed, Durability, ExpiryClock, Kinds, Notifies, Page, Query, Reach,
+    Store, Touch, Touched, Ttl, Watch, WatchRequest,
 };
 use crate::backend::decide::{Now, Step, decide_once, decide_sweep, decide_touch};
 use crate::backend::{Backend, Feed, FeedLimits};
@@ -88,7 +86,7 @@ impl Default for MemoryStore {
 pub fn capabilities() -> Capabilities {
     Capabilities {
         backend: "memory",
-        objects: true,
+        kinds: Kinds::Any,
         multi_object_commits: true,
         names: true,
         labels: true,
@@ -106,19 +104,8 @@ pub fn capabilities() -> Capabilities {
     }
 }
 
-/// Looks at a lock that somebody else holds, before falling asleep over it.
-const SPINS: u32 = 200;
-
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // It is held for about a microsecond; to fall asleep and be woken takes several times that.
-        for _ in 0..SPINS {
-            match self.state.try_lock() {
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-                Ok(state) => return state,
-                Err(TryLockError::Poisoned(state)) => return state.into_inner(),
-            }
-        }
         // Nothing under this lock panics halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// Watchers hear of an expiry when it happens, not when somebody next writes. The sweeper is a
+    /// Watchers hear of an expiry when it happens, not with the next write. The sweeper is a
     /// task of whichever watcher's runtime comes first, so that a simulation stays in step.
     fn ensure_sweeper(self: &Arc<Self>) {
         if self.sweeping.swap(true, Ordering::AcqRel) {
@@ -207,7 +194,7 @@ impl Backend for MemoryStore {
         // The clock is read under the lock, here and below: an instant taken earlier could lie
         // before a commit that came first.
         let state = self.inner.lock();
-        Ok(state.find(key).and_then(|slot| slot.read(key.clone(), || self.inner.now().store_ms)))
+        Ok(state.find(key).and_then(|row| row.read(self.inner.now().store_ms)))
     }
 
     async fn list(&self, query: &Query) -> Result<Page> {
@@ -220,10 +207,6 @@ impl Backend for MemoryStore {
         let mut state = inner.lock();
         let now = inner.now();
         let head = state.head;
-        if !state.has_room(commit.writes.len()) {
-            let reason = "it holds as many objects as it can number".into();
-            return Err(Error::Full { backend: "memory", reason });
-        }
         let decision = decide_once(&mut *state, commit, now, head)?;
         for step in &decision.steps {
             state.apply(step);
@@ -250,11 +233,7 @@ impl Backend for MemoryStore {
         let mut state = self.inner.lock();
         let now = self.inner.now();
         let touch = |touch: Touch| {
-            let (expires_at_ms, touched) = decide_touch(
-                &touch,
-                state.find(&touch.key).map(|slot| slot.row(touch.key.clone())).as_ref(),
-                now,
-            )?;
+            let (expires_at_ms, touched) = decide_touch(&touch, state.find(&touch.key), now)?;
             state.extend(&touch.key, expires_at_ms);
             Ok(touched)
         };

@@ -22,7 +22,6 @@ mod attachment;
 mod capabilities;
 mod commit;
 pub mod faulty;
-pub mod file;
 mod handle;
 mod helpers;
 pub mod measured;
@@ -37,7 +36,7 @@ mod watch;
 
 pub use attachment::Attachment;
 pub use capabilities::{
-    Capabilities, Capability, Durability, ExpiryClock, LEASES, Notifies, Reach, Ttl,
+    Capabilities, Capability, Durability, ExpiryClock, Kinds, Notifies, Reach, Ttl,
 };
 pub use commit::{
     Check, Commit, Committed, Delete, Expect, Fence, Put, Write, WriteResult, Written,

@@ -5,8 +5,8 @@
 //! apart by construction: their leases, lines and slots too, which are objects like any other. The
 //! prefix ends in a `~` and has no other, so that none can be the beginning of another.
 //!
-//! What they do share is the counter of revisions: a gap tells that somebody else changed something,
-//! not who or what.
+//! What they do share is the counter of revisions: a gap tells that something else changed, not
+//! who changed it or what.
 
 use std::sync::Arc;
 use std::time::Duration;

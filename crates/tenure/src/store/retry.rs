@@ -1,4 +1,4 @@
-//! The one retry helper: read, change, write if unchanged, and start over if somebody was faster.
+//! The one retry helper: read, change, write if unchanged, and start over if another writer was faster.
 //!
 //! The store itself never retries a stale write, because only the caller knows how to merge. This
 //! helper re-runs the caller's merge on the newest state, a few times, with jitter, and counts.
@@ -55,9 +55,9 @@ impl Store {
         for attempt in 1.. {
             let object =
                 self.get(key).await?.ok_or_else(|| Error::NotFound { key: key.clone() })?;
-            let put = change(&object)?.expect(Expect::Revision(object.revision));
-            match self.commit(put).await {
-                Ok(done) => return done.first_put().ok_or_else(|| self.no_result()),
+            let put = change(&object)?;
+            match self.put_if(put, Expect::Revision(object.revision)).await {
+                Ok(result) => return Ok(result),
                 Err(error @ Error::Conflict { .. }) if attempt >= policy.attempts => {
                     self.metrics.exhausted(&key.kind);
                     tracing::warn!(%key, attempt, %error, "update gave up after conflicts");

@@ -176,8 +176,7 @@ impl Store {
     pub async fn put_typed<T: Typed>(&self, value: &T) -> Result<T> {
         let (put, version) = dehydrate(value)?;
         let expect = if version == 0 { Expect::Absent } else { Expect::Version(version) };
-        let committed = self.commit(put.expect(expect)).await?;
-        let result = committed.first_put().ok_or_else(|| self.no_result())?;
+        let result = self.put_if(put, expect).await?;
         Ok(rehydrate(value.clone(), result))
     }
 

@@ -12,7 +12,7 @@ use crate::{Key, Object, Result};
 /// Why an object went away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody deleted it.
+    /// It was deleted.
     Deleted,
     /// Its time to live ended.
     Expired,
@@ -141,8 +141,8 @@ impl Watch {
         Self::with_progress(start, Progress::new(start), stream)
     }
 
-    /// The same for whoever knows of changes that the watch does not want: it says so by `progress`, once
-    /// everything before has been handed out.
+    /// The same for a feeder that knows of changes that the watch does not want. It raises `progress` past
+    /// them once everything before has been handed out.
     pub fn with_progress(
         start: u64,
         progress: Progress,
@@ -191,9 +191,9 @@ impl Watch {
     }
 
     /// Everything that this watch wants up to this revision has been told: a watch after it goes on where
-    /// this one is. It is ahead of the last batch where other things have changed since, as far as the
-    /// backend says so, and stays that of the last batch where not. So whoever watches something quiet and
-    /// comes back after this revision finds history still there that is gone behind the last batch.
+    /// this one is. It is the revision of the last batch, or a later one where the backend tells that
+    /// other things have changed since. A watch of something quiet is better resumed after this revision:
+    /// the history behind its last batch may be gone.
     pub fn told(&self) -> u64 {
         self.progress.get()
     }
