@@ -15,11 +15,11 @@ const GIVE_A_TOKEN: &str = "give the client a token (the command line takes it f
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// Nothing left this machine.
-    Elsewhere(String),
+    NotSent(String),
     /// The server said that it did nothing, since it leaves or is full. Another may do better.
     Declined(String),
     /// It may have been done: it left, and its answer did not come.
-    Unclear(String),
+    Unknown(String),
     /// The server's definite answer.
     No(Error),
 }
@@ -28,8 +28,8 @@ impl Fault {
     /// What it means for a call that may have changed something.
     pub(crate) fn of_write(self) -> Error {
         match self {
-            Self::Elsewhere(why) | Self::Declined(why) => Error::unavailable(BACKEND, why),
-            Self::Unclear(why) => Error::unknown(BACKEND, why),
+            Self::NotSent(why) | Self::Declined(why) => Error::unavailable(BACKEND, why),
+            Self::Unknown(why) => Error::unknown(BACKEND, why),
             Self::No(error) => error,
         }
     }
@@ -37,7 +37,7 @@ impl Fault {
     /// The reason alone.
     pub(crate) fn why(self) -> String {
         match self {
-            Self::Elsewhere(why) | Self::Declined(why) | Self::Unclear(why) => why,
+            Self::NotSent(why) | Self::Declined(why) | Self::Unknown(why) => why,
             Self::No(error) => error.to_string(),
         }
     }
@@ -45,7 +45,7 @@ impl Fault {
     /// What it means for a call that changes nothing.
     pub(crate) fn of_read(self) -> Error {
         match self {
-            Self::Unclear(why) => Error::unavailable(BACKEND, why),
+            Self::Unknown(why) => Error::unavailable(BACKEND, why),
             other => other.of_write(),
         }
     }
@@ -65,7 +65,7 @@ impl From<Status> for Fault {
             };
         }
         if never_sent(&status) {
-            return Self::Elsewhere(describe(&status));
+            return Self::NotSent(describe(&status));
         }
         match status.code() {
             Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
@@ -75,7 +75,7 @@ impl From<Status> for Fault {
             Code::OutOfRange if status.message().contains("too large") => {
                 Self::No(Error::invalid("message", status.message()))
             }
-            _ => Self::Unclear(describe(&status)),
+            _ => Self::Unknown(describe(&status)),
         }
     }
 }

@@ -52,14 +52,14 @@ impl Exchange {
             // The outcome of a call that was sent and dropped without an answer is unknown.
             let dropped = |_| match caller.give_up() {
                 true => Err(closed()),
-                false => Err(Fault::Unclear("it ended".into())),
+                false => Err(Fault::Unknown("it ended".into())),
             };
             answer.unwrap_or_else(dropped)
         };
         match tokio::time::timeout(self.servers.options.timeout, answer).await {
             Ok(answer) => answer,
-            Err(_) if caller.give_up() => Err(Fault::Elsewhere(self.servers.why_none())),
-            Err(_) => Err(Fault::Unclear("no answer in time".into())),
+            Err(_) if caller.give_up() => Err(Fault::NotSent(self.servers.why_none())),
+            Err(_) => Err(Fault::Unknown("no answer in time".into())),
         }
     }
 }
@@ -108,5 +108,5 @@ async fn run_stream(servers: Arc<Servers>, mut calls: mpsc::Receiver<Pending>) {
 }
 
 fn closed() -> Fault {
-    Fault::Elsewhere("the store is closed".into())
+    Fault::NotSent("the store is closed".into())
 }

@@ -138,7 +138,7 @@ async fn capabilities(servers: &Arc<Servers>) -> Result<Capabilities> {
     });
     match response.await {
         Ok((_, capabilities)) => capabilities.try_into(),
-        Err(Fault::Elsewhere(_)) => {
+        Err(Fault::NotSent(_)) => {
             servers.diagnose().await;
             Err(Error::unavailable(BACKEND, servers.why_none()))
         }

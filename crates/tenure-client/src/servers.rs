@@ -182,13 +182,13 @@ impl Servers {
                 }
                 tokio::time::sleep(pause(attempt)).await;
             }
-            Err(Fault::Elsewhere(self.why_none()))
+            Err(Fault::NotSent(self.why_none()))
         };
-        let late = || Err(Fault::Elsewhere(self.why_none()));
+        let late = || Err(Fault::NotSent(self.why_none()));
         tokio::select! {
             biased;
             answer = tokio::time::timeout(self.options.timeout, asking) => answer.unwrap_or_else(|_| late()),
-            () = self.closed() => Err(Fault::Elsewhere("the store is closed".into())),
+            () = self.closed() => Err(Fault::NotSent("the store is closed".into())),
         }
     }
 

@@ -140,7 +140,7 @@ async fn open(
 ) -> Result<Streaming<v1::ExchangeResponse>, Fault> {
     match tokio::time::timeout(servers.options.timeout, opening).await {
         Ok(opened) => Ok(opened?.into_inner()),
-        Err(_) => Err(Fault::Unclear("it did not open in time".into())),
+        Err(_) => Err(Fault::Unknown("it did not open in time".into())),
     }
 }
 
@@ -157,7 +157,7 @@ fn drain(servers: &Servers, stream: Stream, mut incoming: Streaming<v1::Exchange
             }
         };
         let _ = tokio::time::timeout(patience, answers).await;
-        fail(&mut waiting, &Fault::Unclear("the server left before it answered".into()));
+        fail(&mut waiting, &Fault::Unknown("the server left before it answered".into()));
     });
 }
 
@@ -210,7 +210,7 @@ impl Stream {
     }
 
     fn broken(mut self, answered: bool, why: String) -> End {
-        let fault = Fault::Unclear(why);
+        let fault = Fault::Unknown(why);
         fail(&mut self.waiting, &fault);
         End::Broken { answered, fault }
     }
@@ -224,7 +224,7 @@ fn hand_out(waiting: &mut Waiting, message: v1::ExchangeResponse) {
                 Err(Fault::from(tenure_proto::status::status(*error)))
             }
             Some(answer) => Ok(answer),
-            None => Err(Fault::Unclear("the server's answer is empty".into())),
+            None => Err(Fault::Unknown("the server's answer is empty".into())),
         };
         let _ = reply.send(answer);
     }

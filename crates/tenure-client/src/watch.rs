@@ -82,9 +82,9 @@ async fn open(
     let first = tokio::time::timeout(servers.options.timeout, incoming.message());
     match first.await {
         Ok(Ok(Some(first))) => Ok((server, incoming, first.revision)),
-        Ok(Ok(None)) => Err(Fault::Elsewhere("the watch ended before it began".into())),
+        Ok(Ok(None)) => Err(Fault::NotSent("the watch ended before it began".into())),
         Ok(Err(status)) => Err(status.into()),
-        Err(_) => Err(Fault::Elsewhere("the watch did not begin in time".into())),
+        Err(_) => Err(Fault::NotSent("the watch did not begin in time".into())),
     }
 }
 
@@ -109,7 +109,7 @@ impl Following {
                     self.seen = message.revision;
                     return message.try_into().map(Some);
                 }
-                Ok(None) => Fault::Unclear("the server ended the watch".into()),
+                Ok(None) => Fault::Unknown("the server ended the watch".into()),
                 Err(status) => match Fault::from(status) {
                     // It may have been the token that ended; there is another one by now.
                     Fault::No(_) if self.resumes && self.servers.shown() != self.shown => {
