@@ -5,7 +5,7 @@ use tenure::lease::{LeaseGuard, ReconcilerLease};
 use tenure::store::Store;
 use tenure::store::faulty::{Fault, FaultPlan, Operation};
 
-use super::faults::faulty;
+use crate::behaviours::store::faults::faulty;
 use crate::context::Context;
 use crate::helpers::existing;
 use crate::subject::behaviour;

@@ -18,7 +18,7 @@ use crate::together::all_at_once;
 use crate::user_table::{SharedTable, Then};
 use crate::{Behaviour, Failure};
 
-pub(super) fn all() -> Vec<Behaviour> {
+pub(in crate::behaviours) fn all() -> Vec<Behaviour> {
     vec![
         behaviour!(
             a_hook_changes_things_along_with_the_lease,
@@ -49,7 +49,7 @@ pub(super) fn all() -> Vec<Behaviour> {
 }
 
 /// Behaviours that need a table of the user's own.
-pub(super) fn with_sql() -> Vec<Behaviour> {
+pub(in crate::behaviours) fn with_sql() -> Vec<Behaviour> {
     vec![behaviour!(
         a_hook_runs_sql_along_with_the_lease,
         [user_sql, multi, ttl, real_time],

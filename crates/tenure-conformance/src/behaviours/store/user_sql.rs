@@ -24,7 +24,7 @@ pub(super) fn everywhere() -> Vec<Behaviour> {
     )]
 }
 
-pub(super) fn all() -> Vec<Behaviour> {
+pub(in crate::behaviours) fn all() -> Vec<Behaviour> {
     vec![
         behaviour!(
             own_sql_applies_with_its_commit,
