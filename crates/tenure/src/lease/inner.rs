@@ -10,7 +10,7 @@ use crate::clock::SharedClock;
 use crate::lease::hold::renew;
 use crate::lease::hold::schedule::Schedule;
 use crate::lease::nonces::Nonces;
-use crate::lease::queue::queues::WaitQueues;
+use crate::lease::queue::wait_queues::WaitQueues;
 use crate::lease::runtime::Spawn;
 use crate::lease::{LeaseMetrics, Options, Owner};
 use crate::random::SharedRandom;

@@ -14,7 +14,7 @@ use crate::common::{OrFail, Outcome, Server, connect, key, put, raw};
 pub(super) async fn mortal(server: Server) -> Outcome {
     let url = server.fresh_database()?;
     let (store, client) = (connect(&url).await?, raw(&url).await?);
-    let short = Duration::from_millis(150);
+    let short = Duration::from_millis(1500);
     // Touched: the new life counts, though no revision tells of it.
     known(&store, &client, "x").await?;
     let given = result(&store.commit(put("x", "mortal").ttl(short)).await?)?;

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use crate::lease::acquire;
 use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest, only, read};
 use crate::lease::inner::Inner;
-use crate::lease::queue::queues::SHARED;
+use crate::lease::queue::wait_queues::SHARED;
 use crate::lease::record::{LEASE, READERS, tagged, untagged};
 use crate::lease::{Coordinator, Lease, LeaseInfo, Owner, Scope, Terms};
 use crate::store::{Capability, Commit, Expect, Put, Query};

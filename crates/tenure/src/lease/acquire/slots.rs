@@ -17,7 +17,7 @@ use crate::flaws::{Flaw, planted};
 use crate::lease::acquire;
 use crate::lease::acquire::claim::{Claim, ConflictKind, Plan, PlanRequest};
 use crate::lease::inner::Inner;
-use crate::lease::queue::queues::RESIZED;
+use crate::lease::queue::wait_queues::RESIZED;
 use crate::lease::record::{LEASE, SLOTS, WAITER, decode, encode, tagged};
 use crate::lease::{Coordinator, Lease, LeaseInfo, Namespace, Owner, Terms, WaiterInfo};
 use crate::random::below;

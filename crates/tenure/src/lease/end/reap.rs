@@ -43,7 +43,7 @@ impl Coordinator {
         Ok(left)
     }
 
-    /// Reaps one of [`Coordinator::orphan`]: the lease with this id that was acquired under this nonce.
+    /// Reaps one of [`Coordinator::orphans`]: the lease with this id that was acquired under this nonce.
     /// The commit applies with it or not at all, so it takes effect once, however many reap. `false` if
     /// it has been reaped: by somebody else, or by an earlier attempt whose answer was lost.
     ///

@@ -1,7 +1,7 @@
 //! Who waits in a queue, as the store tells it.
 
 use crate::lease::inner::Inner;
-use crate::lease::queue::queues::RESIZED;
+use crate::lease::queue::wait_queues::RESIZED;
 use crate::lease::record::{WAITER, WaiterInfo, WaiterRecord, decode, untagged};
 use crate::lease::{Coordinator, Owner};
 use crate::store::Query;

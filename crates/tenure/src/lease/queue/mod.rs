@@ -1,6 +1,6 @@
 //! The wait queue: who waits for a lease, in the order they came, and who is woken when it ends.
 //!
-//! [`queues::WaitQueues`] keeps one [`queue::WaitQueue`] for each thing that callers of this process wait
+//! [`wait_queues::WaitQueues`] keeps one [`wait_queue::WaitQueue`] for each thing that callers of this process wait
 //! for. [`task`] listens to the store on their behalf. A waiting caller holds a [`entry::QueueEntry`] and
 //! sleeps on its [`wakeup::Wakeup`].
 
@@ -10,9 +10,9 @@ mod blind_tests;
 mod crowd_tests;
 pub(crate) mod entry;
 pub(crate) mod list;
-pub(crate) mod queue;
-pub(crate) mod queues;
 pub(crate) mod task;
+pub(crate) mod wait_queue;
+pub(crate) mod wait_queues;
 pub(crate) mod wakeup;
 
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use crate::flaws::{Flaw, planted};
 use crate::lease::inner::Inner;
-use crate::lease::queue::queues::WaitQueues;
 use crate::lease::queue::task::Listing;
+use crate::lease::queue::wait_queues::WaitQueues;
 use crate::store::Batch;
 use crate::{Error, Result};
 

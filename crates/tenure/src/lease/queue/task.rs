@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 
 use crate::lease::inner::Inner;
-use crate::lease::queue::queue::ListedWaiter;
+use crate::lease::queue::wait_queue::ListedWaiter;
 use crate::lease::record::{LEASE, WAITER, untagged};
 use crate::store::{Batch, Query, Watch, WatchRequest};
 use crate::{Key, Result};
@@ -160,7 +160,7 @@ async fn list_waiters(inner: &Inner, name: &str, number: u64) -> Result<Listing>
             match untagged(&object.key.id) {
                 Some((queue, "")) if queue == name => listing.marker = object.revision,
                 Some((queue, nonce))
-                    if queue == name && nonce != crate::lease::queue::queues::RESIZED =>
+                    if queue == name && nonce != crate::lease::queue::wait_queues::RESIZED =>
                 {
                     listing.waiters.push(ListedWaiter::read(nonce, &object));
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::lease::Owner;
-use crate::lease::queue::queue::{ListedWaiter, Next, WaitQueue};
+use crate::lease::queue::wait_queue::{ListedWaiter, Next, WaitQueue};
 use crate::lease::queue::wakeup::Wakeup;
 use crate::lease::record::{LEASE, LeaseRecord, WAITER, decode, tagged, untagged};
 use crate::store::{Batch, Event};

@@ -339,5 +339,5 @@ impl WaitQueue {
 }
 
 #[cfg(test)]
-#[path = "queue_tests.rs"]
+#[path = "wait_queue_tests.rs"]
 mod tests;
