@@ -45,7 +45,7 @@ pub(crate) struct News {
 }
 
 /// A group while it is being decided.
-struct HookContext<'a> {
+struct Draft<'a> {
     overlay: Overlay<'a>,
     frames: Frames,
     batches: Vec<Arc<Batch>>,
@@ -108,7 +108,7 @@ impl Inner {
         // Read under the lock: an instant taken earlier could lie before a commit that came first.
         let at_ms = self.time.now_ms().max(head.at_ms);
         self.rotate(head, at_ms)?;
-        let mut draft = HookContext {
+        let mut draft = Draft {
             overlay: Overlay::new(&self.files),
             frames: Frames::new(at_ms),
             batches: Vec::new(),
@@ -134,7 +134,7 @@ impl Inner {
         Ok(Group { answers, news: Some(news), swept })
     }
 
-    fn write(&self, head: &mut Head, draft: &HookContext<'_>, at_ms: i64) -> Result<()> {
+    fn write(&self, head: &mut Head, draft: &Draft<'_>, at_ms: i64) -> Result<()> {
         let (layout, disk) = (&self.files.layout, &self.files.disk);
         let mut staged = stage(&self.files, &draft.overlay, false)?;
         let frames = &draft.frames.bytes;
@@ -184,7 +184,7 @@ impl Inner {
     }
 }
 
-impl HookContext<'_> {
+impl Draft<'_> {
     /// The inner error is this commit's alone, a file that it needs and that cannot be read
     /// included; the outer one concerns the group.
     fn decide(&mut self, inner: &Inner, commit: &Commit, at_ms: i64) -> Result<Result<Committed>> {

@@ -57,7 +57,7 @@ impl Inner {
     }
 
     /// Decides a touch and writes what the file shall be.
-    fn draft(&self, touch: &Touch, now_ms: i64) -> Result<HookContext> {
+    fn draft(&self, touch: &Touch, now_ms: i64) -> Result<Draft> {
         let stored = self.files.read_object(&touch.key)?;
         let row = stored.as_ref().map(|stored| &stored.row);
         let (expires_at_ms, touched) = decide_touch(touch, row, self.instant(now_ms))?;
@@ -68,10 +68,10 @@ impl Inner {
         let bytes = encode(&Stored { written_at_ms: now_ms, ..stored })?;
         let path = self.files.layout.object(&touch.key);
         let temp = self.files.disk.write_temp(path.parent().unwrap_or(&path), &bytes)?;
-        Ok(HookContext { touched, expires_at_ms, temp, path })
+        Ok(Draft { touched, expires_at_ms, temp, path })
     }
 
-    fn place(&self, draft: &HookContext, flushed: Result<()>) -> Result<()> {
+    fn place(&self, draft: &Draft, flushed: Result<()>) -> Result<()> {
         let disk = &self.files.disk;
         flushed
             .and_then(|()| disk.rename(&draft.temp.path, &draft.path))
@@ -81,7 +81,7 @@ impl Inner {
     fn note_touches(
         &self,
         touches: &[Touch],
-        drafts: &[Result<HookContext>],
+        drafts: &[Result<Draft>],
         results: &[Result<Touched>],
         now_ms: i64,
     ) {
@@ -101,7 +101,7 @@ impl Inner {
 }
 
 /// A touch that is decided and written, but not in place.
-struct HookContext {
+struct Draft {
     touched: Touched,
     expires_at_ms: i64,
     temp: Temp,

@@ -8,6 +8,7 @@
 //! The client lives on a thread of its own, so that renewals and watches go on while the caller's
 //! runtime is busy or blocked.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -270,7 +271,8 @@ pub(crate) fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T> {
 /// How the client library connects, and whether it is connected.
 fn settings(target: &Target, options: &Options) -> Result<(ConnectOptions, watch::Receiver<Link>)> {
     let (link, told) = watch::channel(Link { up: true, losses: 0 });
-    let elsewhere = ServerChoice::default();
+    let choice = Arc::new(ServerChoice::default());
+    let chosen = Arc::clone(&choice);
     let mut settings = start(options)?
         .name(format!("tenure {}", target.bucket))
         .connection_timeout(options.connect_timeout)
@@ -283,13 +285,14 @@ fn settings(target: &Target, options: &Options) -> Result<(ConnectOptions, watch
         .reconnect_delay_callback(|attempt| {
             Duration::from_millis(20 * u64::try_from(attempt).unwrap_or(25).min(25))
         })
-        .reconnect_to_server_callback(move |servers, _| {
-            std::future::ready(elsewhere.next(&servers))
-        })
+        .reconnect_to_server_callback(move |servers, _| std::future::ready(choice.next(&servers)))
         .require_tls(options.tls)
         .event_callback(move |event| {
             match event {
-                Event::Connected => link.send_modify(|link| link.up = true),
+                Event::Connected => {
+                    chosen.connected();
+                    link.send_modify(|link| link.up = true);
+                }
                 Event::Disconnected | Event::Closed => link.send_modify(|link| {
                     (link.up, link.losses) = (false, link.losses + 1);
                 }),

@@ -61,7 +61,7 @@ use read::Readers;
 use shared::Shared;
 use sweep::Sweeper;
 use time::Timekeeper;
-use touch::{Toucher, shares};
+use touch::{LastOut, Toucher, shares};
 use watch::listen;
 use watch::pump::{self, Pump};
 
@@ -127,8 +127,9 @@ impl PostgresStore {
             // One is best: a second one splits the groups, and the server's lock passes between them.
             shared.connector.home.spawn(Committer::new(Arc::clone(&shared)).run()),
         ];
+        let last_out = Arc::new(LastOut(Arc::clone(&shared)));
         for _ in 0..TOUCHERS {
-            workers.push(shared.connector.home.spawn(Toucher::new(Arc::clone(&shared)).run()));
+            workers.push(shared.connector.home.spawn(Toucher::new(&last_out).run()));
         }
         let handle = Handle { shared, capabilities, workers: Mutex::new(workers) };
         Ok(Self { handle: Arc::new(handle) })
@@ -223,7 +224,7 @@ impl Backend for PostgresStore {
             &mut *self.handle.workers.lock().unwrap_or_else(PoisonError::into_inner),
         );
         for worker in workers {
-            // A worker that panicked has nothing left to finish.
+            // A worker that panicked has told those who waited for it.
             let _ = worker.await;
         }
     }

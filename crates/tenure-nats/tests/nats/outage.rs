@@ -26,6 +26,25 @@ pub(crate) fn add(trials: &mut Trials) {
     trials.test("outage::an_expiry_during_a_crash_is_told", expiry_while_away);
     trials.test("outage::a_watch_that_missed_something_says_so", missed);
     trials.test("outage::a_frozen_server_is_told_in_time", frozen);
+    trials.test("outage::a_name_that_leads_nowhere_keeps_nobody_away", leads_nowhere);
+}
+
+/// One of two servers has a name that cannot be resolved. When the other is back, it is found again.
+async fn leads_nowhere() -> Outcome {
+    let mut server = Nats::start().or_fail()?;
+    let url = server.fresh_bucket();
+    let (hosts, bucket) = url.rsplit_once('/').ok_or("an address without a bucket")?;
+    let store = open(&format!("{hosts},does-not-exist.invalid/{bucket}")).await?;
+    store.commit(put("before", "x")).await?;
+    server.stop(0).or_fail()?;
+    // Long enough for several attempts at both.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    server.start_again(0).or_fail()?;
+    let found = eventually("the server that is back is found", || async {
+        Ok(store.commit(put("after", "x")).await.is_ok())
+    });
+    let found = tokio::time::timeout(Duration::from_secs(40), found).await;
+    found.map_err(|_| Failure::new("the server that is back is not found"))?
 }
 
 /// What a writer was told.

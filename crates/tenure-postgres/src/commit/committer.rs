@@ -50,6 +50,13 @@ pub(crate) struct Committer {
     pub(crate) pace: Pace,
 }
 
+/// A worker that panics answers nobody any more: those who wait are told so, and later callers refused.
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.shared.commits.abandon();
+    }
+}
+
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, session: None, flights: Flights::default(), pace: Pace::default() }

@@ -80,9 +80,19 @@ const PROLONG: &str = "update objects o set expires_at_ms = w.expires_at_ms \
    from (select unnest($1::tid[]) as place, unnest($2::bigint[]) as expires_at_ms) w \
    where o.ctid = w.place";
 
+/// Shared by all workers of the queue. If they panic, the last one to go tells those who wait.
+pub(crate) struct LastOut(pub(crate) Arc<Shared>);
+
+impl Drop for LastOut {
+    fn drop(&mut self) {
+        self.0.touches.abandon();
+    }
+}
+
 /// One worker with its own session.
 pub(crate) struct Toucher {
     shared: Arc<Shared>,
+    _last_out: Arc<LastOut>,
     session: Option<(Session, Statements)>,
 }
 
@@ -112,8 +122,8 @@ impl From<Failure> for Broken {
 }
 
 impl Toucher {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, session: None }
+    pub(crate) fn new(last_out: &Arc<LastOut>) -> Self {
+        Self { shared: Arc::clone(&last_out.0), _last_out: Arc::clone(last_out), session: None }
     }
 
     /// Works until the queue is closed and empty.
