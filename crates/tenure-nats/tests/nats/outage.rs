@@ -54,6 +54,11 @@ pub(crate) struct Told {
     refused: BTreeSet<String>,
 }
 
+/// So many by each of four writers: together fewer than a watch keeps that nobody reads meanwhile.
+const WRITES: u32 = 3_500;
+/// Between two writes, so that there are some left to write when something happens.
+const PACE: Duration = Duration::from_millis(2);
+
 /// Creates objects until told to stop, and keeps account.
 pub(crate) fn write(
     store: &Store,
@@ -65,6 +70,10 @@ pub(crate) fn write(
         let mut told = Told::default();
         let mut n = 0;
         while !stop.load(Ordering::Acquire) {
+            tokio::time::sleep(PACE).await;
+            if n == WRITES {
+                continue;
+            }
             n += 1;
             let id = format!("{name}-{n}");
             match store.commit(put(&id, "x").expect(Expect::Absent)).await {
