@@ -3,7 +3,7 @@
 //! Each reader's lease is an object of its own, `scope#read-…`; the writer's is `scope#write`. A
 //! reader demands that there be no writer and changes the scope's readers object. A writer demands
 //! that this object be unchanged since before it saw that there are no readers: none can have come
-//! unseen, and a lease that has ended never comes back. Both queue in one queue, so a stream of
+//! unseen, and a lease that has ended never comes back. Both wait in one queue, so a stream of
 //! readers does not starve a writer.
 //!
 //! [`Coordinator::acquire`] on the same scope is a lease of its own and knows nothing of these two.
